@@ -1,0 +1,194 @@
+"""System checks. An id never changes its meaning.
+
+========================  ================================================================================
+boundedpool.E001          a setting has an unknown key, a wrong type or an impossible value
+boundedpool.E002          a job names a pool that BOUNDED_POOLS does not have
+boundedpool.E003          the option AUTHORIZE names nothing that can be called
+boundedpool.E004          the jobs would be stored in an in-memory SQLite database, which threads cannot share
+boundedpool.W001          OverloadMiddleware is not installed: a full pool answers 500
+boundedpool.W002          the urls are not included: nobody can poll a job
+boundedpool.W003          a job has no time-out, neither its own nor its pool's
+boundedpool.W004          SQLite without transaction_mode IMMEDIATE: "database is locked" under threads
+boundedpool.W005          more workers than the database's connection pool can serve
+boundedpool.W006          jobs run inline although DEBUG is off
+boundedpool.W007          a retention of less than 60 seconds: results vanish before they are polled
+========================  ================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.db import connections
+from django.urls import NoReverseMatch, reverse
+from django.utils.module_loading import import_string
+
+from . import conf
+from .jobs import registered
+from .store import writes
+
+MIDDLEWARE = "django_boundedpool.middleware.OverloadMiddleware"
+
+Check = Callable[..., Sequence[CheckMessage]]
+
+
+def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """E001, E003, W006, W007: what the two settings themselves say."""
+    configs, faults = conf.pool_configs()
+    options, more = conf.process_options()
+    messages: list[CheckMessage] = [
+        Error(
+            f"{fault.path} is {fault.value!r}.",
+            hint=f"{fault.remedy[:1].upper()}{fault.remedy[1:]}",
+            id="boundedpool.E001",
+        )
+        for fault in faults + more
+    ]
+    if options.authorize is not None:
+        try:
+            usable = callable(import_string(options.authorize))
+        except ImportError:
+            usable = False
+        if not usable:
+            messages.append(
+                Error(
+                    f"BOUNDED_POOL_OPTIONS['AUTHORIZE'] is {options.authorize!r}, which cannot be imported and called.",
+                    hint="Give the dotted path of a callable (request, job, action) -> bool.",
+                    id="boundedpool.E003",
+                )
+            )
+    if options.inline and not settings.DEBUG and not _under_test():
+        messages.append(
+            Warning(
+                "BOUNDED_POOL_OPTIONS['INLINE'] is True: every submit runs its job in the request.",
+                hint="INLINE is for tests; remove it from the settings that serve users.",
+                id="boundedpool.W006",
+            )
+        )
+    for config in configs.values():
+        short = [f"{state.value} ({kept:g} s)" for state, kept in config.retention.items() if kept < 60]
+        if short:
+            messages.append(
+                Warning(
+                    f"BOUNDED_POOLS[{config.name!r}]['RETENTION'] keeps {', '.join(short)} less than a minute.",
+                    hint="Keep rows at least as long as somebody may poll them.",
+                    id="boundedpool.W007",
+                )
+            )
+    return messages
+
+
+def check_jobs(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """E002, W003: what the declared jobs say."""
+    configs, _faults = conf.pool_configs()
+    return list(_job_messages(configs))
+
+
+def _job_messages(configs: dict[str, Any]) -> Iterator[CheckMessage]:
+    for name, declared in registered().items():
+        config = configs.get(declared.spec.pool)
+        if config is None:
+            known = ", ".join(map(repr, configs))
+            yield Error(
+                f"Job {name} wants pool {declared.spec.pool!r}, which BOUNDED_POOLS does not have.",
+                hint=f"Use one of {known}, or add that pool.",
+                id="boundedpool.E002",
+            )
+        elif declared.spec.timeout is None and config.timeout is None:
+            yield Warning(
+                f"Job {name} has no time-out: a call that hangs keeps its worker for ever.",
+                hint=f"Give @job(timeout=...) or BOUNDED_POOLS[{config.name!r}]['TIMEOUT'].",
+                id="boundedpool.W003",
+            )
+
+
+def check_project(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """W001, W002: what the rest of the project lacks."""
+    messages: list[CheckMessage] = []
+    if MIDDLEWARE not in settings.MIDDLEWARE and not any(m.endswith("OverloadMiddleware") for m in settings.MIDDLEWARE):
+        messages.append(
+            Warning(
+                "OverloadMiddleware is not installed: a refused submit answers 500.",
+                hint=f"Add {MIDDLEWARE!r} to MIDDLEWARE, or decorate every submitting view with @overload_responses.",
+                id="boundedpool.W001",
+            )
+        )
+    try:
+        reverse("boundedpool:job-list")
+    except NoReverseMatch:
+        messages.append(
+            Warning(
+                "The urls of the pool are not included: nobody can poll a job.",
+                hint='Add path("jobs/", include("django_boundedpool.urls")) to the project\'s urls.',
+                id="boundedpool.W002",
+            )
+        )
+    except Exception:  # noqa: BLE001, S110 - a broken URLconf has its own check
+        pass
+    return messages
+
+
+def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """E004, W004, W005: whether the jobs' database can serve threads. Opens no connection."""
+    options, _faults = conf.process_options()
+    if options.inline:
+        return []
+    alias = writes.alias_for_write(options.database)
+    if alias not in connections.settings:
+        return [
+            Error(
+                f"BOUNDED_POOL_OPTIONS['DATABASE'] is {alias!r}, which DATABASES does not have.",
+                hint=f"Use one of {', '.join(map(repr, connections.settings))}.",
+                id="boundedpool.E001",
+            )
+        ]
+    connection = connections[alias]
+    values = connections.settings[alias]
+    messages: list[CheckMessage] = []
+    if connection.vendor == "sqlite":
+        if connection.is_in_memory_db():  # type: ignore[attr-defined]
+            messages.append(
+                Error(
+                    f"Database {alias!r} is SQLite in memory, which worker threads cannot share.",
+                    hint='Use a file (in tests: DATABASES[...]["TEST"]["NAME"]), or INLINE in tests.',
+                    id="boundedpool.E004",
+                )
+            )
+        if str(values["OPTIONS"].get("transaction_mode", "")).upper() != "IMMEDIATE":
+            messages.append(
+                Warning(
+                    f'Database {alias!r} is SQLite without transaction_mode IMMEDIATE: threads meet "database is locked".',
+                    hint='Set DATABASES[...]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 20}.',
+                    id="boundedpool.W004",
+                )
+            )
+    pool = values["OPTIONS"].get("pool")
+    if isinstance(pool, dict) and isinstance(pool.get("max_size"), int):
+        configs, _more = conf.pool_configs()
+        workers = sum(config.workers for config in configs.values())
+        if workers + 2 > pool["max_size"]:
+            messages.append(
+                Warning(
+                    f"{workers} workers, the recorder and the housekeeper share {pool['max_size']} connections with the requests.",
+                    hint=f'Raise DATABASES[{alias!r}]["OPTIONS"]["pool"]["max_size"] or lower WORKERS.',
+                    id="boundedpool.W005",
+                )
+            )
+    return messages
+
+
+def _under_test() -> bool:
+    # The test runner moves the outbox into place before anything else.
+    from django.core import mail
+
+    return hasattr(mail, "outbox")
+
+
+def register_all() -> None:
+    """Register every check."""
+    for check in (check_settings, check_jobs, check_project, check_database):
+        register(check, "boundedpool")

@@ -1,0 +1,1 @@
+"""The bounded pool itself: states, admission, workers, retries, drain. Imports no Django."""

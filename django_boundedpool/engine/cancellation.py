@@ -1,0 +1,81 @@
+"""The token that tells a running job to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from .errors import JobInterrupted
+from .states import Reason
+
+logger = logging.getLogger("django_boundedpool.engine")
+
+
+class CancelToken:
+    """One attempt's stop request. It fires once and keeps its first reason. Safe from any thread.
+
+    A fired token stops nothing by itself: the job's code sees it at `check()` or `sleep()`, or is woken by a callback.
+    """
+
+    __slots__ = ("_callbacks", "_event", "_lock", "reason")
+
+    def __init__(self) -> None:
+        self.reason: Reason | None = None
+        self._lock = threading.Lock()
+        self._event: threading.Event | None = None  # made by the first sleep: most jobs never sleep
+        self._callbacks: list[Callable[[], object]] = []
+
+    @property
+    def fired(self) -> bool:
+        """Whether the job was asked to stop."""
+        return self.reason is not None
+
+    def fire(self, reason: Reason) -> bool:
+        """Ask the job to stop; True if this call was the first. Runs the callbacks in the calling thread."""
+        with self._lock:
+            if self.reason is not None:
+                return False
+            self.reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+            if self._event is not None:
+                self._event.set()
+        for callback in callbacks:
+            self._call(callback)
+        return True
+
+    def check(self) -> None:
+        """Raise `JobInterrupted` if the token has fired."""
+        if self.reason is not None:
+            raise JobInterrupted(self.reason)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, but raise `JobInterrupted` at once when the token fires."""
+        self.check()
+        with self._lock:
+            if self._event is None:
+                self._event = threading.Event()
+                if self.reason is not None:
+                    self._event.set()
+            event = self._event
+        event.wait(max(0.0, seconds))
+        self.check()
+
+    def on_fire(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when the token fires, or at once if it has."""
+        with self._lock:
+            if self.reason is None:
+                self._callbacks.append(callback)
+                return
+        self._call(callback)
+
+    def clear(self) -> None:
+        """Forget the callbacks: the attempt has ended, and they may hold clients and frames."""
+        with self._lock:
+            self._callbacks = []
+
+    def _call(self, callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except Exception:
+            logger.exception("A cancel callback failed.")

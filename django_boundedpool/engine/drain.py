@@ -1,0 +1,146 @@
+"""Ending the work of every pool of a process within one deadline."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from .pool import Pool
+
+logger = logging.getLogger("django_boundedpool.drain")
+
+#: How often a waiting drain looks whether it was told to hurry: a signal handler may only set flags. Seconds.
+LOOK = 0.05
+#: How often a waiting drain says how far it is. Seconds.
+REPORT = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainReport:
+    """What a drain came to.
+
+    Attributes:
+        reason: what began it, such as "SIGTERM" or "exit".
+        seconds: how long it took.
+        deadline: seconds that it had, or None.
+        outcomes: ids of the jobs that ended during the drain, by outcome, such as "abandoned/drain_deadline".
+        flushed: whether everything was written to the store.
+        hurried: whether it was told to stop waiting.
+    """
+
+    reason: str
+    seconds: float
+    deadline: float | None
+    outcomes: Mapping[str, Sequence[UUID]]
+    flushed: bool
+    hurried: bool
+
+    def counts(self) -> dict[str, int]:
+        """Return how many jobs ended, by outcome."""
+        return {outcome: len(ids) for outcome, ids in sorted(self.outcomes.items())}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "reason": self.reason,
+            "seconds": round(self.seconds, 3),
+            "deadline": self.deadline,
+            "counts": self.counts(),
+            "outcomes": {outcome: [str(job_id) for job_id in ids] for outcome, ids in self.outcomes.items()},
+            "flushed": self.flushed,
+            "hurried": self.hurried,
+        }
+
+
+def drain(
+    pools: Sequence[Pool],
+    *,
+    reason: str,
+    began: float,
+    deadline: Callable[[], bool],
+    hurry: Callable[[], bool],
+    flush: Callable[[float], bool],
+) -> DrainReport:
+    """Close admission, let work end, interrupt, give up, and write down how every job ended.
+
+    Arguments:
+        pools: pools of this process.
+        reason: what began the drain.
+        began: monotonic moment from which each pool's DRAIN_TIMEOUT counts.
+        deadline: whether DRAIN_TIMEOUT counts at all; asked again and again, since a signal may come later.
+        hurry: whether to stop waiting and only persist.
+        flush: writes what is pending within the given seconds and says whether it could.
+
+    Runs in the calling thread until everything is over. What is raised while it waits (a KeyboardInterrupt, another
+    handler's SystemExit) ends the waiting, not the persisting.
+    """
+    started = time.monotonic()
+    me = threading.current_thread()
+    hurried = False
+    interrupted: set[str] = set()
+    limited = deadline()
+    for pool in pools:
+        pool.begin_drain(began + pool.config.give_up_after if limited else None)
+    queued, running = (sum(pool.gauges()[i] for pool in pools) for i in (0, 1))
+    limit = max((pool.config.drain_timeout for pool in pools), default=0.0)
+    left = max(0.0, began + limit - started)
+    if queued or running:
+        until = f"at most {left:.1f} s left" if limited else "no deadline"
+        logger.info("Drain (%s): %d queued, %d running, %s.", reason, queued, running, until)
+    waiting = list(pools)
+    said = started
+    try:
+        while waiting and not hurried:
+            now = time.monotonic()
+            if not limited and deadline():
+                limited = True
+                for pool in waiting:
+                    pool.begin_drain(began + pool.config.give_up_after)
+            if limited:
+                for pool in waiting:
+                    if now >= began + pool.config.interrupt_after and pool.config.name not in interrupted:
+                        interrupted.add(pool.config.name)
+                        pool.interrupt()
+            waiting = [
+                pool
+                for pool in waiting
+                if not (limited and now >= began + pool.config.give_up_after) and not pool.wait_empty(0, beside=me)
+            ]
+            if waiting:
+                waiting[0].wait_empty(LOOK, beside=me)
+                if now - said >= REPORT:
+                    said = now
+                    queued, running = (sum(pool.gauges()[i] for pool in waiting) for i in (0, 1))
+                    logger.info("Drain (%s): %d queued, %d running.", reason, queued, running)
+            hurried = hurry()
+    except BaseException:  # noqa: BLE001 - see the docstring: accepted work must be written down all the same
+        logger.warning("Drain (%s) was interrupted while it waited.", reason, exc_info=True)
+        hurried = True
+    for pool in pools:
+        pool.give_up()
+    flush_limit = 1.0 if hurried else max(0.5, began + limit - time.monotonic()) if limited else 60.0
+    flushed = flush(flush_limit)
+    outcomes: dict[str, list[UUID]] = {}
+    for pool in pools:
+        for outcome, ids in pool.drain_outcomes().items():
+            outcomes.setdefault(outcome, []).extend(ids)
+    report = DrainReport(
+        reason=reason,
+        seconds=time.monotonic() - started,
+        deadline=limit if limited else None,
+        outcomes=outcomes,
+        flushed=flushed,
+        hurried=hurried,
+    )
+    if outcomes or not flushed:
+        level = logging.INFO if flushed and not hurried else logging.WARNING
+        logger.log(
+            level, "Drain (%s) over after %.1f s: %s%s.", reason, report.seconds, report.counts() or "nothing left",
+            "" if flushed else "; not everything could be written",
+        )  # fmt: skip
+    return report

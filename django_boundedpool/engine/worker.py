@@ -1,0 +1,66 @@
+"""A worker thread: takes jobs from its pool one after another until the pool is closed."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .record import JobRecord
+
+if TYPE_CHECKING:
+    from .pool import Pool
+
+logger = logging.getLogger("django_boundedpool.engine")
+
+#: Runs the code of a job and returns its value; supplied by the layer that knows contexts and frameworks.
+Runner = Callable[[JobRecord], Any]
+
+
+class Worker(threading.Thread):
+    """One daemon thread of a pool.
+
+    It starts from an empty context and keeps it: a copy of the context of whoever submitted the first job would carry
+    that request's caches, language and time zone into every later job.
+    """
+
+    def __init__(self, pool: Pool, runner: Runner, number: int, prepare: Callable[[], None] | None = None) -> None:
+        super().__init__(name=f"boundedpool-{pool.config.name}-{number}", daemon=True)
+        self.pool = pool
+        self.prepare = prepare
+        self.runner = runner
+        # Held while the worker may not run; an idle worker parks by acquiring it, a waker releases it.
+        self.parked = threading.Lock()
+        self.parked.acquire()
+
+    def run(self) -> None:
+        """Work until the pool says that there is nothing more to come."""
+        contextvars.Context().run(self._loop)
+
+    def _loop(self) -> None:
+        if self.prepare is not None:
+            self.prepare()
+        while True:
+            record = self.pool.next_job(self)
+            if record is None:
+                return
+            execute(self.pool, self.runner, record)
+            # An idle worker must not keep the last job's arguments, value and frames alive.
+            del record
+
+
+def execute(pool: Pool, runner: Runner, record: JobRecord) -> None:
+    """Run one attempt and report it. Nothing that the job raises leaves this function."""
+    try:
+        try:
+            value = runner(record)
+        except BaseException as error:  # noqa: BLE001 - SystemExit and its kin must not end the worker
+            pool.attempt_raised(record, error)
+        else:
+            pool.attempt_returned(record, value)
+    except BaseException:
+        # A defect of ours, or memory is exhausted. The job still gets its one terminal state and gives its place back.
+        logger.exception("Job %s could not be concluded properly.", record.id)
+        pool.attempt_broke(record)

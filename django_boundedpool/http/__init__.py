@@ -1,0 +1,1 @@
+"""The HTTP face: poll, cancel, list, and honest answers to overload."""

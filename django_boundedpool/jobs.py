@@ -1,0 +1,465 @@
+"""Declaring jobs and submitting them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connections, transaction
+
+from . import context
+from .engine import payload
+from .engine.config import seconds
+from .engine.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, Rejected, StoreUnavailable
+from .engine.ids import uuid7
+from .engine.pool import Pool
+from .engine.record import JobRecord
+from .engine.retry import Retry
+from .engine.spec import JobSpec
+from .handles import JobHandle, owner_key
+from .lifecycle import runtime
+from .lifecycle.runtime import Runtime
+from .models import KEY_LENGTH
+from .store.recorder import DirectRecorder, StoreError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Arguments whose names look like secrets are never stored or shown, unless the job says `sensitive=()`.
+SENSITIVE_WORDS = ("password", "passwd", "secret", "token", "api_key", "apikey", "credential", "authorization")
+WITHHELD = "[withheld]"
+
+#: Words that people bring along from elsewhere, and ours.
+FOREIGN_WORDS: Mapping[str, str] = {
+    "delay": "submit(*args, **kwargs)",
+    "apply_async": "using(...).submit(*args, **kwargs)",
+    "enqueue": "submit(*args, **kwargs)",
+    "bind": "takes_context=True",
+    "countdown": "start_deadline (a longest wait); deferred starts come with a later version",
+    "eta": "start_deadline (a longest wait); deferred starts come with a later version",
+    "max_retries": "retry=Retry(max_attempts=...)",
+    "autoretry_for": "retry=Retry(on=(...))",
+    "expires": "start_deadline",
+    "queue": "pool",
+    "queue_name": "pool",
+    "rate_limit": "a smaller WORKERS, or RetryLater(after=...) inside the job",
+    "time_limit": "timeout",
+    "soft_time_limit": "timeout",
+}
+
+JOB_OPTIONS = (
+    "pool",
+    "name",
+    "priority",
+    "timeout",
+    "start_deadline",
+    "retry",
+    "takes_context",
+    "sensitive",
+    "store_result",
+    "public_errors",
+    "retention",
+)
+CALL_OPTIONS = ("owner", "batch", "correlation_id")
+
+_registry: dict[str, JobFunction[Any, Any]] = {}
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What `using` adds to one submit."""
+
+    owner: str = ""
+    batch: str = ""
+    correlation_id: str = ""
+
+
+class JobFunction(Generic[P, R]):
+    """A function that can also run in a pool. Calling it runs it here and now. Immutable, safe from any thread.
+
+    Attributes:
+        spec: how its jobs are run.
+    """
+
+    def __init__(self, spec: JobSpec, call: _Call | None = None) -> None:
+        self.spec = spec
+        self._call = call or _Call()
+        self._signature = context.bind(spec.function, spec.takes_context)
+        functools.update_wrapper(self, spec.function)
+
+    def __repr__(self) -> str:
+        return f"<JobFunction {self.spec.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.spec.function(*args, **kwargs)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name in FOREIGN_WORDS:
+            raise AttributeError(f"A job has no {name!r} here; use {FOREIGN_WORDS[name]}.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def using(self, **overrides: Any) -> JobFunction[P, R]:
+        """Return a copy for one or more submits.
+
+        Arguments:
+            owner: the user whose job this is, or its primary key; None or an anonymous user means nobody.
+            batch: text that groups jobs, at most 191 characters.
+            correlation_id: text that names what caused the job, at most 191 characters.
+            And every option of `job` but name, takes_context and sensitive.
+
+        Raises:
+            ConfigurationError: an unknown option or an impossible value.
+        """
+        given = {name: overrides.pop(name) for name in CALL_OPTIONS if name in overrides}
+        for fixed in ("name", "takes_context", "sensitive"):
+            if fixed in overrides:
+                raise ConfigurationError(f"{self.spec.name}.using({fixed}=...): that belongs to @job(...).")
+        call = self._call
+        if "owner" in given:
+            call = replace(call, owner=owner_key(given["owner"]))
+        for name in ("batch", "correlation_id"):
+            if name in given:
+                call = replace(call, **{name: _short_text(name, given[name])})
+        spec = replace(self.spec, **_checked_options(f"{self.spec.name}.using", overrides))
+        return JobFunction(spec, call)
+
+    def submit(self, *args: Any, **kwargs: Any) -> JobHandle:
+        """Hand one call to the pool. Never waits for a place; waits for its row's commit, at most STORE_TIMEOUT.
+
+        Inside `transaction.atomic()` the row is part of that transaction: the job starts when it commits, and a
+        rollback leaves no trace of it.
+
+        Arguments:
+            args, kwargs: JSON values that fit the function's signature (its context left out).
+
+        Raises:
+            Rejected: not accepted; the subclass and its `code` say why.
+            SynchronousOnlyOperation: called on a running event loop.
+            ConfigurationError: no such pool, or autocommit is off outside `atomic()`.
+        """
+        _refuse_event_loop(self.spec.name)
+        active = runtime.current()
+        active.give_back_dropped()
+        pool = _pool(active, self.spec)
+        pool.check_open(self.spec.name)
+        record = self._record(pool, args, kwargs)
+        pool.reserve(record)
+        try:
+            _make_durable(active, pool, record)
+        except BaseException:
+            pool.withdraw(record)
+            raise
+        return JobHandle(record.id, record=record)
+
+    def try_submit(self, *args: Any, **kwargs: Any) -> JobHandle | None:
+        """Do as `submit`, but return None where the pool refuses; wrong arguments still raise."""
+        try:
+            return self.submit(*args, **kwargs)
+        except InvalidArguments:
+            raise
+        except Rejected:
+            return None
+
+    def _record(self, pool: Pool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRecord:
+        spec = self.spec
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise pool.refused(InvalidArguments(f"{spec.name}: {error}.", pool=spec.pool), spec.name) from None
+        try:
+            text = f"[{payload.encode(args, 'args')},{payload.encode(kwargs, 'kwargs')}]"
+        except payload.NotJson as error:
+            raise pool.refused(InvalidArguments(f"{spec.name}: {error}", pool=spec.pool), spec.name) from None
+        size = payload.size(text)
+        if size > pool.config.max_payload_bytes:
+            message = (
+                f"{spec.name}: the arguments have {size} bytes as JSON; at most {pool.config.max_payload_bytes} "
+                "(MAX_PAYLOAD_BYTES) are taken. Store the data and pass its key."
+            )
+            raise pool.refused(PayloadTooLarge(message, pool=spec.pool), spec.name)
+        stored, withheld = self._censored(bound, payload.decode(text))
+        config = pool.config
+        return JobRecord(
+            id=uuid7(),
+            spec=replace(
+                spec,
+                timeout=config.timeout if spec.timeout is None else spec.timeout,
+                start_deadline=config.start_deadline if spec.start_deadline is None else spec.start_deadline,
+            ),
+            payload=text,
+            payload_bytes=size,
+            stored_call=stored,
+            args_withheld=withheld,
+            submitted_at=pool.clock.now(),
+            retention=config.retention,
+            owner_key=self._call.owner,
+            batch=self._call.batch,
+            correlation_id=self._call.correlation_id,
+        )
+
+    def _censored(self, bound: inspect.BoundArguments, plain: list[Any]) -> tuple[tuple[Any, Any], bool]:
+        """Return the arguments as they may be stored, and whether some were withheld."""
+        args, kwargs = plain
+        names = set(self.spec.sensitive)
+        positional = [
+            name
+            for name, parameter in self._signature.parameters.items()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        hidden = [index for index, name in enumerate(positional) if name in names and index < len(args)]
+        hidden_words = [name for name in kwargs if name in names]
+        # Words that land in **kwargs have no parameter of their own, so the names are looked at here.
+        for index in hidden:
+            args[index] = WITHHELD
+        for name in hidden_words:
+            kwargs[name] = WITHHELD
+        variadic = next((p.name for p in self._signature.parameters.values() if p.kind is p.VAR_POSITIONAL), None)
+        if variadic in names and len(args) > len(positional):
+            args[len(positional) :] = [WITHHELD] * (len(args) - len(positional))
+            hidden.append(len(positional))
+        return (args, kwargs), bool(hidden or hidden_words)
+
+
+@overload
+def job(function: Callable[P, R], /) -> JobFunction[P, R]: ...
+
+
+@overload
+def job(**options: Any) -> Callable[[Callable[P, R]], JobFunction[P, R]]: ...
+
+
+def job(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declare a function as a job; use bare or with options. Durations are seconds or timedeltas.
+
+    Arguments:
+        pool: name of the pool, "default" if not given.
+        name: registered name, the function's dotted path if not given; stored with every job, so keep it.
+        priority: from -100 to 100; higher starts earlier, ageing lets the lowest start too.
+        timeout: longest run of one attempt; the job is asked to stop then.
+        start_deadline: longest wait for the first start; then the job is cancelled.
+        retry: a `Retry`, or None for one attempt.
+        takes_context: pass a `JobContext` as the first argument.
+        sensitive: argument names whose values are never stored or shown; by default those that look like secrets.
+        store_result: False drops the returned value unchecked.
+        public_errors: exception classes whose text the owner may read.
+        retention: how long the row is kept after the end, instead of the pool's RETENTION.
+
+    Raises:
+        ConfigurationError: at decoration, for anything that cannot work; the message says what to write.
+    """
+    if function is None:
+        return functools.partial(_declare, options)
+    if not callable(function):
+        raise ConfigurationError(f"@job takes keyword options, not {function!r}.")
+    return _declare({}, function)
+
+
+def _declare(options: dict[str, Any], function: Callable[..., Any]) -> JobFunction[Any, Any]:
+    label = getattr(function, "__qualname__", repr(function))
+    if isinstance(function, JobFunction):
+        raise ConfigurationError(f"{label} is a job already; @job is written once.")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"{label} is async; this version runs plain functions only. Call asyncio.run(...) inside a plain one."
+        )
+    if inspect.isgeneratorfunction(function):
+        raise ConfigurationError(f"{label} is a generator; a job is a plain function that returns its result.")
+    if not inspect.isfunction(function) or "." in function.__qualname__:
+        raise ConfigurationError(f"{label} is not a function at module level; other processes could not find it.")
+    name = options.pop("name", None) or f"{function.__module__}.{function.__qualname__}"
+    if not isinstance(name, str) or len(name) > 255:
+        raise ConfigurationError(f"@job(name={name!r}): give a text of at most 255 characters.")
+    checked = _checked_options(f"@job on {label}", options)
+    if checked.get("takes_context") and not inspect.signature(function).parameters:
+        raise ConfigurationError(f"{label}: takes_context=True needs a first parameter for the context.")
+    if "sensitive" not in checked:
+        names = inspect.signature(function).parameters
+        checked["sensitive"] = tuple(n for n in names if any(word in n.lower() for word in SENSITIVE_WORDS))
+    declared: JobFunction[Any, Any] = JobFunction(JobSpec(name=name, function=function, **checked))
+    known = _registry.get(name)
+    if known is not None and known.spec.function.__code__.co_filename != function.__code__.co_filename:
+        raise ConfigurationError(f"Two jobs are named {name!r}; give one of them another name=.")
+    _registry[name] = declared
+    return declared
+
+
+def registered() -> Mapping[str, JobFunction[Any, Any]]:
+    """Return every declared job by name."""
+    return _registry
+
+
+def _checked_options(where: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    faults = []
+    checked: dict[str, Any] = {}
+    for option, value in options.items():
+        if option in FOREIGN_WORDS:
+            faults.append(f"{option}: here it is {FOREIGN_WORDS[option]}")
+        elif option not in JOB_OPTIONS:
+            faults.append(f"{option}: no such option; there are {', '.join(JOB_OPTIONS)}")
+        else:
+            try:
+                checked[option] = _checked_option(option, value)
+            except ValueError as error:
+                faults.append(f"{option}={value!r}: {error}")
+    if faults:
+        raise ConfigurationError(f"{where}: {'; '.join(faults)}.")
+    return checked
+
+
+def _checked_option(option: str, value: Any) -> Any:
+    if option in ("timeout", "start_deadline", "retention"):
+        if value is None:
+            return None
+        duration = seconds(value)
+        if duration <= 0:
+            raise ValueError("give more than 0 seconds")
+        return duration
+    if option == "priority" and (isinstance(value, bool) or not isinstance(value, int) or not -100 <= value <= 100):
+        raise ValueError("give a whole number from -100 to 100")
+    if option in ("takes_context", "store_result") and not isinstance(value, bool):
+        raise ValueError("give True or False")
+    if option == "retry" and not (value is None or isinstance(value, Retry)):
+        raise ValueError("give a Retry(...) or None")
+    if option == "pool" and not isinstance(value, str):
+        raise ValueError("give the name of a pool in BOUNDED_POOLS")
+    if option == "sensitive":
+        if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+            raise ValueError("give a tuple of argument names")
+        return tuple(value)
+    if option == "public_errors":
+        if not isinstance(value, tuple | list) or not all(
+            isinstance(item, type) and issubclass(item, BaseException) for item in value
+        ):
+            raise ValueError("give a tuple of exception classes")
+        return tuple(value)
+    return value
+
+
+def _short_text(option: str, value: object) -> str:
+    text = "" if value is None else str(value)
+    if len(text) > KEY_LENGTH or text != payload.printable(text, KEY_LENGTH):
+        raise ConfigurationError(f"{option}={value!r}: give a text of at most {KEY_LENGTH} printable characters.")
+    return text
+
+
+def _pool(active: Runtime, spec: JobSpec) -> Pool:
+    try:
+        return active.pools[spec.pool]
+    except KeyError:
+        known = ", ".join(map(repr, active.pools))
+        raise ConfigurationError(f"{spec.name}: there is no pool {spec.pool!r}; BOUNDED_POOLS has {known}.") from None
+
+
+def _refuse_event_loop(name: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SynchronousOnlyOperation(
+        f"{name}.submit() waits for a commit and would block the event loop; "
+        "use `await sync_to_async(job.submit)(...)` or a sync view."
+    )
+
+
+# Durability ----------------------------------------------------------------------------------------------------------
+
+
+def _make_durable(active: Runtime, pool: Pool, record: JobRecord) -> None:
+    """Store the row of a reserved job, and start the job once it is durable."""
+    connection = connections[active.alias]
+    if _caller_atomic(connection):
+        _join_transaction(active, pool, record)
+        return
+    _refuse_manual_transaction(connection)
+    other = next((c for c in connections.all(initialized_only=True) if _caller_atomic(c)), None)
+    if other is not None:
+        # The jobs live in another database than the caller's transaction: both follow its commit.
+        hook = _CommitHook(active, record, lambda: _store_and_start(active, pool, record), stored=False)
+        transaction.on_commit(hook, using=other.alias, robust=True)
+        return
+    if connection.in_atomic_block and not active.options.inline:
+        raise ConfigurationError(
+            "A job submitted inside a TestCase cannot be seen by a worker thread. Use TransactionTestCase, or set "
+            'BOUNDED_POOL_OPTIONS = {"INLINE": True} in the test settings.'
+        )
+    _store_and_start(active, pool, record)
+
+
+def _store_and_start(active: Runtime, pool: Pool, record: JobRecord) -> None:
+    try:
+        active.recorder.insert(record.first_row(), active.options.store_timeout)
+    except StoreError as error:
+        retry_after = None if error.unknown else pool.retry_after()
+        refusal = StoreUnavailable(
+            f"The row of job {record.spec.name} could not be made durable: {error}.",
+            pool=pool.config.name,
+            retry_after=retry_after,
+        )
+        pool.withdraw(record)
+        raise pool.refused(refusal, record.spec.name) from error
+    _start(active, pool, record)
+
+
+def _start(active: Runtime, pool: Pool, record: JobRecord) -> None:
+    active.start()
+    pool.accept(record)
+    if active.options.inline:
+        pool.run_inline(record)
+
+
+def _join_transaction(active: Runtime, pool: Pool, record: JobRecord) -> None:
+    """Insert the row on the caller's own connection and start the job when that transaction commits."""
+    try:
+        DirectRecorder(active.alias, active.process).insert(record.first_row(), 0)
+    except StoreError as error:
+        refusal = StoreUnavailable(
+            f"The row of job {record.spec.name} could not be stored: {error}.", pool=pool.config.name
+        )
+        raise pool.refused(refusal, record.spec.name) from error
+    hook = _CommitHook(active, record, lambda: _start(active, pool, record), stored=True)
+    transaction.on_commit(hook, using=active.alias, robust=True)
+
+
+class _CommitHook:
+    """Starts a job on commit; when Django drops it without a call, the transaction ended otherwise.
+
+    Django has no hook for a rollback. It forgets its on-commit callables then, so the end of this object's life is the
+    sign. The row tells what really happened: an earlier callable may have raised after the commit.
+    """
+
+    def __init__(self, active: Runtime, record: JobRecord, start: Callable[[], None], *, stored: bool) -> None:
+        self._active = active
+        self._record = record
+        self._start = start
+        self._stored = stored
+        self._called = False
+
+    def __call__(self) -> None:
+        self._called = True
+        self._start()
+
+    def __del__(self) -> None:
+        if not self._called:
+            self._active.settle(self._record.id, stored=self._stored)
+
+
+def _caller_atomic(connection: Any) -> bool:
+    """Whether the caller has a transaction open; the one that TestCase wraps around a test is not the caller's."""
+    return any(not block._from_testcase for block in connection.atomic_blocks) if connection.in_atomic_block else False
+
+
+def _refuse_manual_transaction(connection: Any) -> None:
+    if connection.in_atomic_block:
+        return
+    connected = connection.connection is not None
+    if not (connection.autocommit if connected else connection.settings_dict["AUTOCOMMIT"]):
+        raise ConfigurationError(
+            f"Autocommit is off on database {connection.alias!r}, so there is no commit the job could wait for. "
+            "Submit inside transaction.atomic(), or turn autocommit on."
+        )

@@ -1,0 +1,46 @@
+"""An ASGI wrapper that lets the pools take part in the server's lifespan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from . import os_signals, runtime
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def lifespan(application: Application) -> Application:
+    """Return `application` with the lifespan protocol answered, which Django's own does not do.
+
+    At startup the signal handler is chained to the server's, so that admission closes at the first signal; at shutdown
+    the server waits for the drain. One line in ``asgi.py``::
+
+        application = lifespan(get_asgi_application())
+    """
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await application(scope, receive, send)
+            return
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                current = runtime.current()
+                if current.options.handle_signals:
+                    os_signals.arm(runtime.peek)
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                running = runtime.peek()
+                if running is not None:
+                    running.close_admission()
+                    await asyncio.to_thread(running.drain, "lifespan shutdown")
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    return wrapped

@@ -1,0 +1,174 @@
+"""The thread that keeps this process's row alive and looks after what other processes ask or leave behind."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from django.db import connections
+
+from ..engine.config import ProcessOptions
+from ..engine.drain import DrainReport
+from ..engine.pool import Pool
+from ..engine.states import Reason
+from ..store import processes, retention
+from ..store.recorder import DirectRecorder, Recorder
+
+logger = logging.getLogger("django_boundedpool.lifecycle")
+
+#: How soon a busy process sees a cancel request from another one. Seconds.
+CANCEL_POLL = 1.0
+#: Time between two cleanups, and how long one may take. Seconds.
+PRUNE_EVERY = 300.0
+PRUNE_BUDGET = 2.0
+
+
+class Housekeeper:
+    """Heartbeat, cancel requests, recovery of lost processes, retention. One daemon thread, started on demand."""
+
+    def __init__(
+        self,
+        *,
+        options: ProcessOptions,
+        alias: str,
+        pools: Sequence[Pool],
+        recorder: Recorder | DirectRecorder,
+        server: str,
+    ) -> None:
+        self._options = options
+        self._alias = alias
+        self._pools = pools
+        self._recorder = recorder
+        self._server = server
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._report: DrainReport | None = None
+        self._registered = False
+        self._complained = False
+
+    @property
+    def started(self) -> bool:
+        """Whether the thread was started."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Start the thread, once."""
+        if self._thread is not None:
+            return
+        with self._lock:
+            if self._thread is None and not self._stop.is_set():
+                # From an empty context: this runs for as long as the process, not for the request that began it.
+                thread = threading.Thread(
+                    target=contextvars.Context().run, args=(self._loop,), name="boundedpool-housekeeper", daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError:
+                    logger.exception("The housekeeper could not be started; the next request or job tries again.")
+                    return
+                self._thread = thread
+
+    def stop(self, report: DrainReport | None, timeout: float = 5.0) -> None:
+        """End the thread, noting an orderly stop if there is a report."""
+        self._report = report
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def _loop(self) -> None:
+        judge = processes.Judge(
+            lost_after=self._options.lost_after, heartbeat=self._options.heartbeat, alias=self._alias
+        )
+        heartbeat = self._options.heartbeat
+        beat_at = reap_at = poll_at = 0.0
+        prune_at = time.monotonic() + PRUNE_EVERY / 10  # not while the process is still starting
+        tick = min(CANCEL_POLL, heartbeat)
+        while True:
+            now = time.monotonic()
+            try:
+                if now >= beat_at:
+                    beat_at = now + heartbeat
+                    self._beat()
+                if now >= poll_at and any(pool.gauges()[:2] != (0, 0) for pool in self._pools):
+                    poll_at = now + min(CANCEL_POLL, heartbeat) * 0.9
+                    self._obey()
+                if now >= reap_at:
+                    reap_at = now + heartbeat
+                    judge.reap(self._recorder.process)
+                if now >= prune_at:
+                    prune_at = now + PRUNE_EVERY
+                    for _ in retention.prune(self._alias, budget=PRUNE_BUDGET):
+                        pass
+                    processes.prune_processes(self._alias)
+                self._complained = False
+            except Exception as error:  # noqa: BLE001 - the database may be away or not migrated; the next beat tries again
+                level = logging.DEBUG if self._complained else logging.WARNING
+                self._complained = True
+                logger.log(level, "The housekeeper cannot use database %r: %s", self._alias, error)
+            finally:
+                self._release_connection()
+            if self._stop.wait(tick):
+                break
+        try:
+            if self._report is not None and self._registered:
+                processes.stop(self._recorder.process, self._report.as_json(), self._alias)
+        except Exception:
+            logger.warning("The orderly stop of this process could not be noted.", exc_info=True)
+        finally:
+            connections.close_all()
+
+    def _beat(self) -> None:
+        if not self._registered:
+            self._register()
+            return
+        answer = processes.beat(self._recorder.process, self._figures(), self._alias)
+        if answer == "lost":
+            logger.error("This process was declared lost; it drops its jobs and goes on under a new id.")
+            self._recorder.process = uuid4()
+            for pool in self._pools:
+                pool.forfeit()
+        if answer != "alive":
+            self._register()
+
+    def _register(self) -> None:
+        processes.register(
+            self._recorder.process, server=self._server, release=self._options.release, alias=self._alias
+        )
+        self._registered = True
+
+    def _figures(self) -> dict[str, Any]:
+        figures: dict[str, Any] = {}
+        for pool in self._pools:
+            stats = pool.stats()
+            figures[pool.config.name] = {
+                "workers": stats.workers,
+                "running": stats.running,
+                "stuck": stats.stuck,
+                "queue_size": stats.queue_size,
+                "queued": stats.queued,
+                "oldest_age": round(stats.oldest_age, 3),
+                "accepted": stats.accepted,
+                "rejected": dict(stats.rejected),
+                "finished": dict(stats.finished),
+                "draining": stats.draining,
+            }
+        return figures
+
+    def _obey(self) -> None:
+        for job_id, code in processes.cancel_requests(self._recorder.process, self._alias):
+            reason = Reason(code) if code in Reason._value2member_map_ and code else Reason.OPERATOR
+            for pool in self._pools:
+                if pool.cancel(job_id, reason) is not None:
+                    break
+
+    def _release_connection(self) -> None:
+        connection: Any = connections[self._alias]
+        if connection.connection is not None:
+            connection.close_if_unusable_or_obsolete()

@@ -1,0 +1,44 @@
+"""One log line per event, with the same fields everywhere; never arguments or results."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ..engine.events import Event, Kind
+from ..engine.states import JobState
+
+logger = logging.getLogger("django_boundedpool.jobs")
+
+
+def on_event(event: Event) -> None:
+    """Log `event`: a failure for good at ERROR, what is worth a look at WARNING, the rest at DEBUG."""
+    level = _level(event)
+    if not logger.isEnabledFor(level):
+        return
+    fields: dict[str, Any] = {
+        "pool": event.pool,
+        "job_id": str(event.job_id) if event.job_id else "",
+        "job_name": event.job_name,
+        "attempt": event.attempt,
+        "code": event.code,
+        "state": event.state.value if event.state else "",
+        "reason": event.reason.value,
+        "waited": round(event.waited, 6),
+        "ran": round(event.ran, 6),
+    }
+    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", 0, 0.0))
+    failed = event.kind is Kind.JOB_FINISHED and level >= logging.ERROR
+    error = event.error
+    info = (type(error), error, error.__traceback__) if failed and error is not None else None
+    logger.log(level, "%s %s", event.kind.value, shown, extra={"boundedpool": fields}, exc_info=info)
+
+
+def _level(event: Event) -> int:
+    if event.kind is Kind.JOB_FINISHED and event.state is JobState.FAILED:
+        return logging.ERROR
+    if event.kind is Kind.JOB_FINISHED and event.state is JobState.ABANDONED:
+        return logging.WARNING
+    if event.kind is Kind.JOB_RETRIED:
+        return logging.WARNING
+    return logging.DEBUG

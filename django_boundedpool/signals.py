@@ -1,0 +1,65 @@
+"""Django signals for projects that want to react to jobs.
+
+Each is sent outside every lock, in the thread that caused it; a receiver that fails is logged and harms no job.
+
+=============  ========================================================================
+signal         arguments
+=============  ========================================================================
+job_accepted   event
+job_rejected   event (``code`` says why)
+job_started    event
+job_retried    event (``delay`` in seconds, ``error``)
+job_finished   event (``state``, ``reason``, ``ran`` in seconds)
+pool_drained   report, a ``DrainReport``
+=============  ========================================================================
+
+``event`` is an `engine.events.Event`; ``sender`` is the name of the job, or None.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from django.dispatch import Signal
+
+from .engine.drain import DrainReport
+from .engine.events import Event, Kind
+from .lifecycle import runtime
+
+logger = logging.getLogger("django_boundedpool.signals")
+
+job_accepted = Signal()
+job_rejected = Signal()
+job_started = Signal()
+job_retried = Signal()
+job_finished = Signal()
+pool_drained = Signal()
+
+_BY_KIND = {
+    Kind.JOB_ACCEPTED: job_accepted,
+    Kind.JOB_REJECTED: job_rejected,
+    Kind.JOB_STARTED: job_started,
+    Kind.JOB_RETRIED: job_retried,
+    Kind.JOB_FINISHED: job_finished,
+}
+
+
+def connect() -> None:
+    """Pass the engine's events on."""
+    runtime.EVENTS.subscribe(_forward)
+    runtime.DRAINED.append(_forward_drain)
+
+
+def _forward(event: Event) -> None:
+    signal = _BY_KIND.get(event.kind)
+    if signal is None or not signal.receivers:
+        return
+    for receiver, answer in signal.send_robust(sender=event.job_name or None, event=event):
+        if isinstance(answer, Exception):
+            logger.error("Receiver %r failed on %s.", receiver, event.kind, exc_info=answer)
+
+
+def _forward_drain(report: DrainReport) -> None:
+    for receiver, answer in pool_drained.send_robust(sender=None, report=report):
+        if isinstance(answer, Exception):
+            logger.error("Receiver %r failed on the drain report.", receiver, exc_info=answer)

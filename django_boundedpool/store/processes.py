@@ -1,0 +1,191 @@
+"""Signs of life: the row of this process, and the judgement on processes that have none.
+
+A process counts as lost when it was silent for LOST_AFTER by the database's clock *and* the judge saw it unchanged for
+two heartbeats of its own monotonic clock, so that neither a skewed clock nor a judge that slept condemns the living;
+or at once when, on the same machine, its process id is gone or belongs to a later process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID
+
+from django.db import models, transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import __version__
+from ..engine.config import RETENTION
+from ..engine.states import JobState, Reason
+from ..models import Job, Process
+
+logger = logging.getLogger("django_boundedpool.store")
+
+#: Rows of stopped and lost processes are kept this long.
+KEPT = timedelta(days=7)
+#: Rows given up in one transaction.
+BATCH = 500
+
+
+def machine_id() -> str:
+    """Return what two processes share exactly when they can see each other's process ids; empty if unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def process_started(pid: int) -> str:
+    """Return when process `pid` started, in clock ticks since boot, or "" if there is none or it cannot be seen."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    # The command name, in parentheses, may itself contain spaces and parentheses.
+    return stat.rpartition(")")[2].split()[19]
+
+
+def register(process: UUID, *, server: str, release: str, alias: str) -> None:
+    """Insert the row of this process."""
+    Process.objects.using(alias).create(
+        id=process,
+        machine=machine_id(),
+        host=socket.gethostname()[:255],
+        pid=os.getpid(),
+        pid_started=process_started(os.getpid()),
+        server=server[:100],
+        release=release[:100],
+        version=__version__,
+        started_at=Now(),
+        heartbeat_at=Now(),
+    )
+
+
+def beat(process: UUID, stats: dict[str, Any], alias: str) -> Literal["alive", "lost", "missing"]:
+    """Give a sign of life; say whether this process was declared lost, or its row is gone."""
+    mine = Process.objects.using(alias).filter(pk=process)
+    if mine.filter(lost_at=None).update(heartbeat_at=Now(), stats=stats):
+        return "alive"
+    return "lost" if mine.exists() else "missing"
+
+
+def stop(process: UUID, report: dict[str, Any] | None, alias: str) -> None:
+    """Note that this process has ended in good order."""
+    mine = Process.objects.using(alias).filter(pk=process)
+    mine.update(stopped_at=Now(), heartbeat_at=Now(), drain_report=report)
+
+
+def cancel_requests(process: UUID, alias: str) -> list[tuple[UUID, str]]:
+    """Return id and reason of the live jobs of `process` that somebody asked to stop."""
+    asked = Job.objects.using(alias).filter(process=process, live=True, cancel_requested_at__isnull=False)
+    return list(asked.values_list("id", "cancel_reason"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """When the judge first saw a process at its present heartbeat."""
+
+    heartbeat: datetime
+    since: float
+
+
+class Judge:
+    """Finds lost processes and gives their jobs up. One per process; not shared between threads.
+
+    Arguments:
+        lost_after: silence in seconds by the database's clock.
+        heartbeat: seconds between two signs of life.
+        alias: database alias.
+    """
+
+    def __init__(self, *, lost_after: float, heartbeat: float, alias: str) -> None:
+        self.lost_after = lost_after
+        self.heartbeat = heartbeat
+        self.alias = alias
+        self._sights: dict[UUID, _Sight] = {}
+        self._machine = machine_id()
+
+    def reap(self, me: UUID | None = None) -> int:
+        """Give up the jobs of every process that is lost by now; return how many jobs that were."""
+        running = Process.objects.using(self.alias).filter(stopped_at=None, lost_at=None).exclude(pk=me)
+        silent_since = Now() - timedelta(seconds=self.lost_after)
+        rows = running.annotate(
+            silent=models.Case(
+                models.When(heartbeat_at__lt=silent_since, then=models.Value(True)),
+                default=models.Value(False),
+                output_field=models.BooleanField(),
+            )
+        )
+        sights: dict[UUID, _Sight] = {}
+        count = 0
+        for row in rows:
+            sight = self._sights.get(row.pk)
+            if sight is None or sight.heartbeat != row.heartbeat_at:
+                sight = _Sight(row.heartbeat_at, time.monotonic())
+            sights[row.pk] = sight
+            unchanged = time.monotonic() - sight.since >= 2 * self.heartbeat
+            if self._gone(row) or (row.silent and unchanged):
+                count += give_up(row, self.alias)
+        self._sights = sights
+        return count
+
+    def _gone(self, row: Process) -> bool:
+        """Whether `row` ran on this machine and its process is no more."""
+        return bool(
+            self._machine
+            and row.machine == self._machine
+            and row.pid_started
+            and process_started(row.pid) != row.pid_started
+        )
+
+
+def give_up(process: Process, alias: str) -> int:
+    """Declare `process` lost and abandon its live jobs; return how many. Safe to run in several processes at once."""
+    lost = Process.objects.using(alias).filter(pk=process.pk, heartbeat_at=process.heartbeat_at, stopped_at=None)
+    if not lost.update(lost_at=Now()):
+        return 0
+    count = 0
+    while True:
+        with transaction.atomic(using=alias):
+            ids = list(
+                Job.objects.using(alias).filter(process=process.pk, live=True).values_list("pk", flat=True)[:BATCH]
+            )
+            count += _abandon(ids, process.pk, alias)
+        if len(ids) < BATCH:
+            break
+    logger.warning("Process %s (%s) is lost; %d of its jobs are abandoned.", process, process.pk, count)
+    return count
+
+
+def _abandon(ids: list[UUID], process: UUID, alias: str) -> int:
+    now = timezone.now()
+    # The higher fence makes every later write of the lost process miss.
+    return (
+        Job.objects.using(alias)
+        .filter(pk__in=ids, process=process, live=True)
+        .update(
+            state=JobState.ABANDONED.value,
+            reason=Reason.PROCESS_LOST.value,
+            live=False,
+            finished_at=now,
+            retain_until=now + timedelta(seconds=RETENTION[JobState.ABANDONED]),
+            fence=models.F("fence") + 1,
+            version=models.F("version") + 1,
+        )
+    )
+
+
+def prune_processes(alias: str) -> int:
+    """Delete the rows of processes that ended long ago and own no job."""
+    ended = Process.objects.using(alias).filter(
+        models.Q(stopped_at__lt=Now() - KEPT) | models.Q(lost_at__lt=Now() - KEPT)
+    )
+    return ended.delete()[0]

@@ -1,0 +1,388 @@
+"""One thread that writes every job of this process, many rows to a transaction.
+
+What is waiting for durability goes first and at once: while one commit is under way the next rows gather, so a busy
+pool pays a fraction of a commit per job. What nobody waits for lingers a moment and is overwritten by newer versions.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, connections, transaction
+
+from ..engine.record import Snapshot
+from ..models import Job
+from . import writes
+from .writes import Owned
+
+logger = logging.getLogger("django_boundedpool.store")
+
+#: Rows written in one transaction at most: bounds how long the database's write lock is held.
+BATCH = 256
+#: How long a version that nobody waits for may linger, so that a newer one replaces it. Seconds.
+LINGER = 0.05
+#: Versions that may be waiting while the database is away, before admission is refused.
+MAX_PENDING = 20_000
+#: After this long without work the connection is treated by Django's rules (CONN_MAX_AGE). Seconds.
+IDLE = 0.2
+#: Longest pause between two tries while the database is away. Seconds.
+MAX_BACKOFF = 1.0
+
+
+class StoreError(Exception):
+    """A row could not be made durable. `unknown` says that it may yet appear, and will then be cancelled."""
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
+
+
+class _Insert:
+    """A row that somebody waits for."""
+
+    __slots__ = ("done", "error", "in_flight", "row", "unwanted")
+
+    def __init__(self, row: Owned) -> None:
+        self.row = row
+        self.done = threading.Event()
+        self.error: StoreError | None = None
+        self.in_flight = False
+        self.unwanted = False
+
+
+class Recorder:
+    """Writes rows of one database from one daemon thread. Every method is safe from any thread.
+
+    Invariant: a job's snapshot is in `_inserts` or `_updates` until it is committed, and only the newest version is
+    kept. The lock is never held during I/O.
+
+    Arguments:
+        alias: database alias.
+        process: boot id of this process, written into each row and checked by each update.
+        settle: called on the recorder's thread with the id of a job whose transaction ended in an unknown way, and
+            whether its row is there.
+    """
+
+    def __init__(self, alias: str, process: UUID, settle: Callable[[UUID, bool], None]) -> None:
+        self.alias = alias
+        self.process = process
+        self._settle = settle
+        self._lock = threading.Lock()
+        self._inserts: dict[UUID, _Insert] = {}
+        self._updates: dict[UUID, Owned] = {}
+        # Reentrant by design: a finalizer that runs anywhere, under any lock, may put into it.
+        self._inbox: SimpleQueue[UUID | None] = SimpleQueue()
+        self._unsettled: list[UUID] = []
+        self._thread: threading.Thread | None = None
+        self._hasty = threading.Event()
+        self._written = threading.Condition(self._lock)
+        self._stopped = False
+        self._failing = False
+
+    def insert(self, snapshot: Snapshot, timeout: float) -> None:
+        """Make a new row durable; returns once it is committed.
+
+        Arguments:
+            snapshot: the job as queued.
+            timeout: longest wait in seconds.
+
+        Raises:
+            StoreError: it is not durable; unless `unknown` is set, it provably never will be.
+        """
+        pending = _Insert(Owned(snapshot, self.process))
+        with self._lock:
+            if self._stopped:
+                raise StoreError("the recorder has stopped")
+            if len(self._updates) >= MAX_PENDING:
+                raise StoreError(f"{len(self._updates)} states are waiting to be written")
+            self._inserts[snapshot.id] = pending
+        self._wake()
+        if not pending.done.wait(timeout):
+            with self._lock:
+                if not pending.done.is_set():
+                    if pending.in_flight:
+                        pending.unwanted = True
+                    else:
+                        self._inserts.pop(snapshot.id, None)
+                    raise StoreError(f"no commit within {timeout:g} s", unknown=pending.in_flight)
+        if pending.error is not None:
+            raise pending.error
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write a newer version of a row soon. Never waits."""
+        with self._lock:
+            older = self._updates.get(snapshot.id)
+            if older is None or older.snapshot.version < snapshot.version:
+                self._updates[snapshot.id] = Owned(snapshot, self.process)
+        self._wake()
+
+    def settle(self, job_id: UUID) -> None:
+        """Find out whether the row of a job exists whose transaction ended without a word. May run in a finalizer."""
+        self._inbox.put(job_id)
+
+    def flush(self, timeout: float) -> bool:
+        """Write everything that is pending now; False if that was not possible within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        self._hasty.set()
+        self._wake()
+        with self._lock:
+            while self._inserts or self._updates:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._written.wait(min(left, 0.1))
+        return True
+
+    @property
+    def pending(self) -> int:
+        """Rows that wait to be written."""
+        return len(self._inserts) + len(self._updates)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Write what is pending, end the thread and close its connection."""
+        with self._lock:
+            self._stopped = True
+            thread = self._thread
+        self._hasty.set()
+        self._inbox.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None and not self._stopped:
+                    context = contextvars.Context()
+                    self._thread = threading.Thread(
+                        target=context.run, args=(self._loop,), name=f"boundedpool-recorder-{self.alias}", daemon=True
+                    )
+                    self._thread.start()
+        self._inbox.put(None)
+
+    # The recorder's thread ---------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        backoff = 0.05
+        while True:
+            stopped = self._stopped
+            try:
+                self._gather(backoff)
+                with self._lock:
+                    work = bool(self._inserts or self._updates or self._unsettled)
+                    stopped = self._stopped
+                if work:
+                    self._write_once()
+                self._failing = False
+                backoff = 0.05
+            except Exception as error:  # noqa: BLE001 - the thread must outlive every trouble of the database
+                level = logging.DEBUG if self._failing else logging.WARNING
+                logger.log(level, "The store of the pools cannot be written (%s); trying again.", error)
+                self._failing = True
+                self._close()
+                backoff = min(MAX_BACKOFF, backoff * 2)
+                if self._stopped:
+                    self._fail_inserts(StoreError(f"the database cannot be written: {error}"))
+                    return
+            if stopped and not self.pending:
+                self._close()
+                return
+
+    def _gather(self, backoff: float) -> None:
+        """Wait for something to write, and a moment longer for more of it."""
+        if self._failing:
+            self._hasty.wait(backoff)
+            self._hasty.clear()
+        with self._lock:
+            waiting = bool(self._updates or self._inserts or self._unsettled or self._stopped)
+        if not waiting:
+            self._take(IDLE, then=lambda: self._obsolete())
+        while self._take(0):
+            pass
+        with self._lock:
+            linger = not self._inserts and not self._stopped and not self._failing and bool(self._updates)
+        if linger and not self._hasty.is_set():
+            deadline = time.monotonic() + LINGER
+            while (left := deadline - time.monotonic()) > 0 and not self._hasty.is_set():
+                self._take(left)
+                with self._lock:
+                    if self._inserts or self._stopped:
+                        break
+        self._hasty.clear()
+
+    def _take(self, timeout: float, then: Callable[[], object] | None = None) -> bool:
+        """Take one wake-up; after `timeout` without one call `then` and wait without limit."""
+        try:
+            job_id = self._inbox.get(timeout=timeout) if timeout > 0 else self._inbox.get_nowait()
+        except Empty:
+            if then is None:
+                return False
+            then()
+            job_id = self._inbox.get()
+        if job_id is not None:
+            self._unsettled.append(job_id)
+        return True
+
+    def _write_once(self) -> None:
+        with self._lock:
+            inserts = list(self._inserts.values())[:BATCH]
+            for pending in inserts:
+                pending.in_flight = True
+            updates = [row for job_id, row in self._updates.items() if job_id not in self._inserts][
+                : BATCH - len(inserts)
+            ]
+        if inserts or updates:
+            try:
+                self._transaction(inserts, updates)
+            except (OperationalError, InterfaceError) as error:
+                self._explain_missing_table(error)
+                self._back_in_line(inserts)
+                raise
+            except Exception as error:  # noqa: BLE001 - whichever row the database cannot take, the others must go on
+                self._explain_missing_table(error)
+                logger.debug("A flush was refused (%s); writing row by row.", error)
+                self._one_by_one(inserts, updates)
+        while self._unsettled:
+            job_id = self._unsettled[0]
+            self._settle(job_id, writes.exists(job_id, self.alias))
+            self._unsettled.pop(0)
+
+    def _transaction(self, inserts: list[_Insert], updates: list[Owned]) -> None:
+        lost = []
+        with transaction.atomic(using=self.alias):
+            if inserts:
+                writes.insert([pending.row for pending in inserts], self.alias)
+            lost = [row for row in updates if not writes.update(row, self.alias)]
+        for row in lost:
+            logger.debug("Job %s: version %d came too late.", row.snapshot.id, row.snapshot.version)
+        self._done(inserts, updates)
+
+    def _one_by_one(self, inserts: list[_Insert], updates: list[Owned]) -> None:
+        for pending in inserts:
+            try:
+                self._transaction([pending], [])
+            except (OperationalError, InterfaceError):
+                self._back_in_line(inserts)
+                raise
+            except Exception as error:  # noqa: BLE001 - this row is the culprit; its submitter is told
+                # A commit whose answer was lost is repeated, and then the row is there already.
+                if not (isinstance(error, IntegrityError) and writes.exists(pending.row.snapshot.id, self.alias)):
+                    pending.error = StoreError(f"the database refused the row: {error}")
+                self._done([pending], [])
+        for row in updates:
+            try:
+                self._transaction([], [row])
+            except (OperationalError, InterfaceError):
+                raise
+            except Exception:
+                logger.exception("Job %s: its state could not be written in full.", row.snapshot.id)
+                self._transaction([], [_stripped(row)])
+                self._done([], [row])
+
+    def _done(self, inserts: list[_Insert], updates: list[Owned]) -> None:
+        unwanted = []
+        with self._lock:
+            for pending in inserts:
+                self._inserts.pop(pending.row.snapshot.id, None)
+                if pending.unwanted and pending.error is None:
+                    unwanted.append(pending.row)
+                pending.done.set()
+            for row in updates:
+                current = self._updates.get(row.snapshot.id)
+                if current is not None and current.snapshot.version <= row.snapshot.version:
+                    del self._updates[row.snapshot.id]
+            self._written.notify_all()
+        for row in unwanted:
+            logger.warning("Job %s was stored after its submit had been refused; cancelling it.", row.snapshot.id)
+            writes.cancel_unwanted(row.snapshot.id, row.process, self.alias)
+
+    def _back_in_line(self, inserts: list[_Insert]) -> None:
+        """After a failed transaction: rows that nobody wants any more need not be tried again."""
+        with self._lock:
+            for pending in inserts:
+                pending.in_flight = False
+                if pending.unwanted:
+                    # Most likely nothing was stored; a look settles whether the failure hid a commit.
+                    self._inserts.pop(pending.row.snapshot.id, None)
+                    self._unsettled.append(pending.row.snapshot.id)
+
+    def _fail_inserts(self, error: StoreError) -> None:
+        with self._lock:
+            for pending in self._inserts.values():
+                pending.error = error
+                pending.done.set()
+            self._inserts.clear()
+
+    def _explain_missing_table(self, error: Exception) -> None:
+        """Tell every waiting submit to run migrate, if that is what is wrong."""
+        if not isinstance(error, DatabaseError):
+            return
+        try:
+            connection = connections[self.alias]
+            with connection.cursor() as cursor:
+                tables = connection.introspection.table_names(cursor)
+        except Exception:  # noqa: BLE001 - the database is away: then nothing is known about its tables
+            return
+        if Job._meta.db_table not in tables:
+            message = f"table {Job._meta.db_table} does not exist in database {self.alias!r}: run manage.py migrate"
+            self._fail_inserts(StoreError(message))
+
+    def _obsolete(self) -> None:
+        """Treat the idle connection as Django does at the end of a request."""
+        connection: Any = connections[self.alias]
+        if connection.connection is not None:
+            if connection.settings_dict.get("CONN_MAX_AGE") == 0:
+                self._close()
+            else:
+                connection.close_if_unusable_or_obsolete()
+
+    def _close(self) -> None:
+        try:
+            connections[self.alias].close()
+        except Exception:  # noqa: BLE001 - closing a broken connection may fail in any way; a new one is made
+            logger.debug("Closing the store's connection failed.", exc_info=True)
+
+
+def _stripped(row: Owned) -> Owned:
+    """Return `row` without the texts and values that a database might refuse: its state must get through."""
+    values = dict(row.snapshot.values)
+    note = {"type": "", "message": "The details could not be stored; see the log.", "traceback": ""}
+    values.update(result=None, error=note, first_error=None, attempts=[], progress=None, progress_message="")
+    return Owned(Snapshot(row.snapshot.id, row.snapshot.fence, row.snapshot.version, values), row.process)
+
+
+class DirectRecorder:
+    """Writes at once on the caller's connection: for INLINE, where there is no other thread."""
+
+    def __init__(self, alias: str, process: UUID) -> None:
+        self.alias = alias
+        self.process = process
+        self.pending = 0
+
+    def insert(self, snapshot: Snapshot, timeout: float) -> None:
+        """INSERT the row in the caller's transaction, if there is one."""
+        del timeout
+        try:
+            with transaction.atomic(using=self.alias):
+                writes.insert([Owned(snapshot, self.process)], self.alias)
+        except DatabaseError as error:
+            raise StoreError(f"the database refused the row: {error}") from error
+
+    def save(self, snapshot: Snapshot) -> None:
+        """UPDATE the row."""
+        with transaction.atomic(using=self.alias):
+            writes.update(Owned(snapshot, self.process), self.alias)
+
+    def flush(self, timeout: float) -> bool:
+        """Nothing is ever pending."""
+        del timeout
+        return True
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """There is no thread."""
