@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from .engine.retry import Retry, RetryLater
     from .engine.states import JobState
     from .handles import JobHandle
-    from .http.responses import accepted, overload_responses
     from .http.permissions import get_job_or_404
+    from .http.responses import accepted, overload_responses
     from .jobs import JobFunction, job
     from .lifecycle.runtime import pools
 

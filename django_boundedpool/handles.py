@@ -20,7 +20,7 @@ from .store import writes
 FIRST_LOOK, LAST_LOOK = 0.05, 1.0
 
 
-def owner_key(owner: object) -> str:
+def owner_key(owner: Any) -> str:
     """Return the text under which jobs of `owner` are stored.
 
     Arguments:

@@ -270,7 +270,7 @@ def _declare(options: dict[str, Any], function: Callable[..., Any]) -> JobFuncti
         )
     if inspect.isgeneratorfunction(function):
         raise ConfigurationError(f"{label} is a generator; a job is a plain function that returns its result.")
-    if not inspect.isfunction(function) or "." in function.__qualname__:
+    if not inspect.isfunction(function) or "." in function.__qualname__ or function.__name__ == "<lambda>":
         raise ConfigurationError(f"{label} is not a function at module level; other processes could not find it.")
     name = options.pop("name", None) or f"{function.__module__}.{function.__qualname__}"
     if not isinstance(name, str) or len(name) > 255:
@@ -379,9 +379,9 @@ def _make_durable(active: Runtime, pool: Pool, record: JobRecord) -> None:
     _refuse_manual_transaction(connection)
     other = next((c for c in connections.all(initialized_only=True) if _caller_atomic(c)), None)
     if other is not None:
+        active.start()
         # The jobs live in another database than the caller's transaction: both follow its commit.
-        hook = _CommitHook(active, record, lambda: _store_and_start(active, pool, record), stored=False)
-        transaction.on_commit(hook, using=other.alias, robust=True)
+        _CommitHook(active, record, lambda: _store_and_start(active, pool, record), other, stored=False)
         return
     if connection.in_atomic_block and not active.options.inline:
         raise ConfigurationError(
@@ -416,37 +416,47 @@ def _start(active: Runtime, pool: Pool, record: JobRecord) -> None:
 def _join_transaction(active: Runtime, pool: Pool, record: JobRecord) -> None:
     """Insert the row on the caller's own connection and start the job when that transaction commits."""
     try:
+        active.start()  # first: once the row is there, somebody must see how its transaction ends
         DirectRecorder(active.alias, active.process).insert(record.first_row(), 0)
     except StoreError as error:
         refusal = StoreUnavailable(
             f"The row of job {record.spec.name} could not be stored: {error}.", pool=pool.config.name
         )
         raise pool.refused(refusal, record.spec.name) from error
-    hook = _CommitHook(active, record, lambda: _start(active, pool, record), stored=True)
-    transaction.on_commit(hook, using=active.alias, robust=True)
+    _CommitHook(active, record, lambda: _start(active, pool, record), connections[active.alias], stored=True)
 
 
 class _CommitHook:
     """Starts a job on commit; when Django drops it without a call, the transaction ended otherwise.
 
     Django has no hook for a rollback. It forgets its on-commit callables then, so the end of this object's life is the
-    sign. The row tells what really happened: an earlier callable may have raised after the commit.
+    sign; where a kept exception keeps this object too, the housekeeper sees that the connection has forgotten it. The
+    row tells what really happened: an earlier callable may have raised after the commit.
     """
 
-    def __init__(self, active: Runtime, record: JobRecord, start: Callable[[], None], *, stored: bool) -> None:
+    def __init__(
+        self, active: Runtime, record: JobRecord, start: Callable[[], None], connection: Any, *, stored: bool
+    ) -> None:
         self._active = active
-        self._record = record
+        self._job_id = record.id
         self._start = start
-        self._stored = stored
-        self._called = False
+        self._connection = connection
+        self.stored = stored
+        self._over = False
+        transaction.on_commit(self, using=connection.alias, robust=True)
+        active.watch(record.id, self)
 
     def __call__(self) -> None:
-        self._called = True
+        self._over = True
         self._start()
 
     def __del__(self) -> None:
-        if not self._called:
-            self._active.settle(self._record.id, stored=self._stored)
+        if not self._over:
+            self._active.settle(self._job_id, stored=self.stored)
+
+    def forgotten(self) -> bool:
+        """Whether the transaction is over without a call. May be asked from any thread."""
+        return not self._over and not any(entry[1] is self for entry in self._connection.run_on_commit)
 
 
 def _caller_atomic(connection: Any) -> bool:

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.deprecation import MiddlewareMixin
 
 from .engine.errors import Rejected
-from .http.problems import refusal
+from .http.problems import answer_refusal
 
 
 class OverloadMiddleware(MiddlewareMixin):
@@ -17,4 +17,4 @@ class OverloadMiddleware(MiddlewareMixin):
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """Answer a refusal; leave everything else alone."""
-        return refusal(exception) if isinstance(exception, Rejected) else None
+        return answer_refusal(request, exception) if isinstance(exception, Rejected) else None

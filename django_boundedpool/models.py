@@ -7,7 +7,7 @@ may write the cancel-request columns, and nothing else.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.utils import timezone
@@ -23,7 +23,7 @@ KEY_LENGTH = 191
 class Job(models.Model):
     """One accepted job: one execution of a job function, its attempts included."""
 
-    STATES: ClassVar[list[tuple[str, str]]] = [
+    STATES: ClassVar[list[tuple[str, Any]]] = [
         (JobState.QUEUED.value, _("queued")),
         (JobState.RUNNING.value, _("running")),
         (JobState.SUCCEEDED.value, _("succeeded")),

@@ -118,7 +118,7 @@ def drain(
                     queued, running = (sum(pool.gauges()[i] for pool in waiting) for i in (0, 1))
                     logger.info("Drain (%s): %d queued, %d running.", reason, queued, running)
             hurried = hurry()
-    except BaseException:  # noqa: BLE001 - see the docstring: accepted work must be written down all the same
+    except BaseException:
         logger.warning("Drain (%s) was interrupted while it waited.", reason, exc_info=True)
         hurried = True
     for pool in pools:

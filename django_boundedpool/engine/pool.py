@@ -63,6 +63,7 @@ class Pool:
         clock, timer, events: shared by the pools of a process.
         prepare_thread: called first in every worker thread.
         rng: source of jitter.
+        threaded: False for tests that play the workers themselves with `take`.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Pool:
         events: Events,
         prepare_thread: Callable[[], None] | None = None,
         rng: random.Random | None = None,
+        threaded: bool = True,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -85,6 +87,7 @@ class Pool:
         self._events = events
         self._prepare_thread = prepare_thread
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._threaded = threaded
         self._lock = threading.Lock()
         self._empty = threading.Condition(self._lock)
         self._live: dict[UUID, JobRecord] = {}
@@ -259,15 +262,27 @@ class Pool:
                 if self._closed:
                     self._workers.discard(worker)
                     return None
-                record = self._queue.pop() if self._starting else None
+                record = self._take_locked(worker, effects)
                 if record is None:
                     self._idle.append(worker)
-                else:
-                    self._start_locked(record, worker, effects)
             if record is not None:
                 self._apply(effects)
                 return record
             worker.parked.acquire()
+
+    def take(self, thread: threading.Thread) -> JobRecord | None:
+        """Start the next job in `thread` and return it, or None when nothing may start. Never waits."""
+        effects = _Effects()
+        with self._lock:
+            record = self._take_locked(thread, effects)
+        self._apply(effects)
+        return record
+
+    def _take_locked(self, thread: threading.Thread, effects: _Effects) -> JobRecord | None:
+        record = self._queue.pop() if self._starting else None
+        if record is not None:
+            self._start_locked(record, thread, effects)
+        return record
 
     def run_inline(self, record: JobRecord) -> None:
         """Run an accepted job, retries included, in the calling thread without waiting between attempts."""
@@ -759,7 +774,7 @@ class Pool:
 
     def _spawn(self) -> None:
         with self._lock:
-            if self._closed or len(self._workers) >= self.config.workers:
+            if self._closed or not self._threaded or len(self._workers) >= self.config.workers:
                 return
             self._spawned += 1
             worker = Worker(self, self._runner, self._spawned, self._prepare_thread)

@@ -14,7 +14,7 @@ class JobState(StrEnum):
 
     description: str
 
-    def __new__(cls, value: str, description: str) -> JobState:
+    def __new__(cls, value: str, description: str = "") -> JobState:
         member = str.__new__(cls, value)
         member._value_ = value
         member.description = description

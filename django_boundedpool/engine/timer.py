@@ -74,7 +74,7 @@ class Timer:
                 return
             entry.callback = None
             self._cancelled += 1
-            # Dead entries are dropped in bulk once they are the majority, so memory stays proportional to the live ones.
+            # Dead entries are dropped in bulk once they are the majority: memory stays proportional to the live.
             if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
                 self._heap = [item for item in self._heap if item[2].callback is not None]
                 heapq.heapify(self._heap)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from http import HTTPStatus
 from typing import Any
 
-from django.http import HttpResponse, JsonResponse
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.log import log_response
 
-from ..engine.errors import Rejected
+from ..engine.errors import InvalidArguments, Rejected
 
-#: Status of each refusal code; a code without one is a programmer's error that Django should report.
+#: Status of each refusal code.
 STATUS = {
     "draining": 503,
     "paused": 503,
@@ -26,18 +29,11 @@ STATUS = {
     "store_unavailable": 503,
 }
 
-TITLES = {
-    401: "Authentication required",
-    404: "No such job",
-    409: "The job is over",
-    413: "Too much data",
-    422: "Conflicting request",
-    429: "Too many requests",
-    503: "Try again later",
-}
+#: Said instead of the error's own text, which may name the database server.
+DETAIL = {"store_unavailable": "The job could not be stored and was not accepted."}
 
 
-def problem(status: int, code: str, detail: str = "", **members: Any) -> HttpResponse:
+def problem(status: int, code: str, detail: str, **members: Any) -> HttpResponse:
     """Return a problem+json answer.
 
     Arguments:
@@ -46,23 +42,45 @@ def problem(status: int, code: str, detail: str = "", **members: Any) -> HttpRes
         detail: one sentence for people.
         members: further members of the body.
     """
-    body = {"type": "about:blank", "title": TITLES[status], "status": status, "code": code, **members}
-    if detail:
-        body["detail"] = detail
+    # "about:blank" says that the status explains itself; its title is then the status's own phrase.
+    title = HTTPStatus(status).phrase
+    body = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, **members}
     response = JsonResponse(body, status=status, content_type="application/problem+json")
     response["Cache-Control"] = "no-store"
     return response
 
 
 def refusal(error: Rejected) -> HttpResponse | None:
-    """Return the answer to a refused submit, with Retry-After where a moment is known; None for a programmer's error."""
-    status = STATUS.get(error.code)
-    if status is None:
+    """Return the answer to a refused submit; None for a programmer's error, which Django should report.
+
+    Retry-After is there, in whole seconds, only where a moment is known.
+    """
+    if isinstance(error, InvalidArguments):
         return None
+    seconds = error.retry_after
     members: dict[str, Any] = {"pool": error.pool}
-    if error.retry_after is not None:
-        members["retry_after"] = math.ceil(error.retry_after)
-    response = problem(status, error.code, str(error), **members)
-    if error.retry_after is not None:
-        response["Retry-After"] = str(math.ceil(error.retry_after))
+    if seconds is not None:
+        members["retry_after"] = max(1, math.ceil(seconds))
+    response = problem(STATUS.get(error.code, 503), error.code, DETAIL.get(error.code, str(error)), **members)
+    if seconds is not None:
+        response["Retry-After"] = str(members["retry_after"])
     return response
+
+
+def answer_refusal(request: HttpRequest | None, error: Rejected) -> HttpResponse | None:
+    """Return the answer to a refused submit and log it, at WARNING; None for a programmer's error.
+
+    Django itself would log every 503 as an error, and so mail the administrators once for each refusal of an overload.
+    """
+    response = refusal(error)
+    if response is not None:
+        path = request.path if request is not None else ""
+        log_response("Refused (%s): %s", error.code, path, response=response, request=request, level="warning")
+    return response
+
+
+def roll_back() -> None:
+    """Undo what the view wrote under ATOMIC_REQUESTS: an error that is answered inside the view would commit it."""
+    for connection in connections.all(initialized_only=True):
+        if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
+            connection.set_rollback(True)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from ..engine.errors import Rejected
 from ..handles import JobHandle
-from .problems import refusal
+from .problems import answer_refusal, roll_back
 from .serialise import job_url
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -23,19 +24,21 @@ FIRST_POLL = 1
 def accepted(request: HttpRequest, handle: JobHandle) -> HttpResponse:
     """Return 202 with where to poll the job: Location, Retry-After and a JSON body. Never raises after acceptance.
 
+    Where the project has not included the urls, or they cannot be resolved, there is no Location and the links are
+    null.
+
     Arguments:
         request: the request that submitted it.
         handle: what `submit` returned.
     """
-    path = job_url(handle.id)
-    cancel = job_url(handle.id, "job-cancel")
+    path = job_url(handle.id, request=request)
     body = {
         "id": str(handle.id),
         "state": handle.state.value,
         "terminal": handle.state.terminal,
         "created": handle.created,
         "poll_after": FIRST_POLL,
-        "links": {"self": path, "cancel": cancel},
+        "links": {"self": path, "cancel": job_url(handle.id, "job-cancel", request=request)},
     }
     response = JsonResponse(body, status=202)
     response["Retry-After"] = str(FIRST_POLL)
@@ -46,30 +49,43 @@ def accepted(request: HttpRequest, handle: JobHandle) -> HttpResponse:
 
 
 def overload_responses(view: View) -> View:
-    """Decorate one view so that a refused submit becomes its HTTP answer; OverloadMiddleware does it for all views."""
-    if asyncio.iscoroutinefunction(view):
+    """Decorate one view so that a refused submit becomes its HTTP answer; OverloadMiddleware does it for all views.
+
+    For functions and methods, sync and async. Under ATOMIC_REQUESTS the request's transaction is rolled back, as it is
+    for any exception.
+    """
+    if iscoroutinefunction(view):
 
         @functools.wraps(view)
-        async def asynchronous(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return await view(request, *args, **kwargs)
-            except Rejected as error:
-                return _answer(error)
+        async def asynchronous(*args: Any, **kwargs: Any) -> Any:
+            return await _awaited(view(*args, **kwargs), args)
 
         return asynchronous  # type: ignore[return-value]
 
     @functools.wraps(view)
-    def synchronous(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+    def synchronous(*args: Any, **kwargs: Any) -> Any:
         try:
-            return view(request, *args, **kwargs)
+            answer = view(*args, **kwargs)
         except Rejected as error:
-            return _answer(error)
+            return _answer(error, args)
+        # `dispatch` of a class-based view is a plain method that returns its async handler's coroutine.
+        return _awaited(answer, args) if inspect.isawaitable(answer) else answer
 
     return synchronous  # type: ignore[return-value]
 
 
-def _answer(error: Rejected) -> HttpResponse:
-    answer = refusal(error)
+async def _awaited(answer: Awaitable[Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return await answer
+    except Rejected as error:
+        return _answer(error, args)
+
+
+def _answer(error: Rejected, args: tuple[Any, ...]) -> HttpResponse:
+    # The first argument of a function, the second of a method; REST framework's own request is not an HttpRequest.
+    request = next((argument for argument in args if hasattr(argument, "META")), None)
+    answer = answer_refusal(request, error)
     if answer is None:
         raise error
+    roll_back()
     return answer

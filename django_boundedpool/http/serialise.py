@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+from datetime import datetime
 from typing import Any
 
+from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
 
 from ..engine.states import JobState
 from ..jobs import registered
 from ..models import Job
 
+logger = logging.getLogger("django_boundedpool.http")
+
+APP_NAME = "boundedpool"
 GENERIC_ERROR = "The job failed."
 
+#: Columns that no answer shows; a list need not fetch them.
+UNSEEN = ("args", "kwargs", "attempts", "first_error", "carry")
 
-def job_url(job_id: object, view: str = "job-detail") -> str | None:
-    """Return the path of a job's page, or None where the project has not included the urls."""
+
+def job_url(job_id: object, view: str = "job-detail", *, request: HttpRequest | None = None) -> str | None:
+    """Return the path of a job's page, or None where the project has not included the urls. Never raises.
+
+    Arguments:
+        job_id: the job.
+        view: name of one of the views of this app.
+        request: while one of these views answers, their own inclusion is used, under whatever namespace.
+    """
+    match = getattr(request, "resolver_match", None)
+    ours = match is not None and match.app_names[-1:] == [APP_NAME]
+    namespace = match.namespace if match is not None and ours else APP_NAME
     try:
-        return reverse(f"boundedpool:{view}", kwargs={"id": str(job_id)})
+        return reverse(f"{namespace}:{view}", kwargs={"id": str(job_id)})
     except NoReverseMatch:
+        return None
+    except Exception:
+        # The job is accepted: a URLconf that cannot be loaded must not turn that into an error.
+        logger.exception("The address of job %s cannot be built.", job_id)
         return None
 
 
@@ -28,7 +52,7 @@ def poll_after(job: Job) -> int | None:
     return 1 if job.state == JobState.RUNNING.value else 2
 
 
-def as_json(job: Job, *, privileged: bool = False) -> dict[str, Any]:
+def as_json(job: Job, *, privileged: bool = False, request: HttpRequest | None = None) -> dict[str, Any]:
     """Return the public picture of a job; errors in full only for `privileged` staff."""
     progress = None
     if job.progress is not None:
@@ -49,14 +73,22 @@ def as_json(job: Job, *, privileged: bool = False) -> dict[str, Any]:
         "progress": progress,
         "result": job.result,
         "error": _error(job, privileged=privileged),
-        "submitted_at": job.submitted_at,
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
-        "retain_until": job.retain_until,
+        "submitted_at": _moment(job.submitted_at),
+        "started_at": _moment(job.started_at),
+        "finished_at": _moment(job.finished_at),
+        "retain_until": _moment(job.retain_until),
         "durability": job.persist,
         "poll_after": poll_after(job),
-        "links": {"self": job_url(job.pk), "cancel": job_url(job.pk, "job-cancel")},
+        "links": {
+            "self": job_url(job.pk, request=request),
+            "cancel": job_url(job.pk, "job-cancel", request=request),
+        },
     }
+
+
+def _moment(value: datetime | None) -> datetime | None:
+    """Return `value` with its offset: without USE_TZ the database gives local times."""
+    return timezone.make_aware(value, timezone.get_default_timezone()) if value and timezone.is_naive(value) else value
 
 
 def _error(job: Job, *, privileged: bool) -> dict[str, str] | None:
@@ -66,7 +98,23 @@ def _error(job: Job, *, privileged: bool) -> dict[str, str] | None:
     message = str(job.error.get("message", ""))
     if privileged:
         return {"type": kind, "message": message, "traceback": str(job.error.get("traceback", ""))}
-    declared = registered().get(job.name)
+    return {"type": kind, "message": message if _is_public(job.name, kind) else GENERIC_ERROR}
+
+
+def _is_public(job_name: str, kind: str) -> bool:
+    """Whether the job declared errors of type `kind`, or of a class above it, as fit for its owner."""
+    declared = registered().get(job_name)
     public = declared.spec.public_errors if declared is not None else ()
-    names = {c.__qualname__ if c.__module__ == "builtins" else f"{c.__module__}.{c.__qualname__}" for c in public}
-    return {"type": kind, "message": message if kind in names else GENERIC_ERROR}
+    raised = _loaded_class(kind) if public else None
+    return raised is not None and issubclass(raised, tuple(public))
+
+
+def _loaded_class(dotted: str) -> type | None:
+    """Return the class with this stored name if its module is loaded; importing is not the business of a poll."""
+    module, _, name = dotted.rpartition(".")
+    if not module:
+        found = getattr(sys.modules["builtins"], name, None)
+        return found if isinstance(found, type) else None
+    holder: Any = sys.modules.get(module) or _loaded_class(module)
+    found = getattr(holder, name, None)
+    return found if isinstance(found, type) else None

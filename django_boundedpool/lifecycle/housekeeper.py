@@ -6,7 +6,7 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -39,12 +39,14 @@ class Housekeeper:
         pools: Sequence[Pool],
         recorder: Recorder | DirectRecorder,
         server: str,
+        sweep: Callable[[], None],
     ) -> None:
         self._options = options
         self._alias = alias
         self._pools = pools
         self._recorder = recorder
         self._server = server
+        self._sweep = sweep
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -92,6 +94,7 @@ class Housekeeper:
         tick = min(CANCEL_POLL, heartbeat)
         while True:
             now = time.monotonic()
+            self._sweep()
             try:
                 if now >= beat_at:
                     beat_at = now + heartbeat

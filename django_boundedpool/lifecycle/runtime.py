@@ -12,8 +12,10 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
+from typing import Protocol
 from uuid import UUID, uuid4
 
 from django.core.signals import request_started, setting_changed
@@ -34,6 +36,16 @@ from . import os_signals
 from .housekeeper import Housekeeper
 
 logger = logging.getLogger("django_boundedpool.lifecycle")
+
+
+class CommitHook(Protocol):
+    """A submit that waits for its transaction."""
+
+    stored: bool
+
+    def forgotten(self) -> bool:
+        """Whether the transaction is over without a call."""
+        ...
 
 
 class Runtime:
@@ -68,12 +80,18 @@ class Runtime:
             for name, config in configs.items()
         }
         self.housekeeper = Housekeeper(
-            options=options, alias=self.alias, pools=list(self.pools.values()), recorder=self.recorder, server=server()
+            options=options,
+            alias=self.alias,
+            pools=list(self.pools.values()),
+            recorder=self.recorder,
+            server=server(),
+            sweep=self.sweep,
         )
         self.serving = False
         self.signals = os_signals.Watch()
         # Filled by finalizers, which may run under any lock: this queue is made for that.
         self._dropped: SimpleQueue[UUID] = SimpleQueue()
+        self._hooks: dict[UUID, weakref.ref[CommitHook]] = {}
         self._drain_lock = threading.Lock()
         self._report: DrainReport | None = None
 
@@ -88,8 +106,9 @@ class Runtime:
         return self.housekeeper.started or any(pool.accepted for pool in self.pools.values())
 
     def start(self) -> None:
-        """Start the housekeeper, unless it runs or jobs run inline."""
-        if not self.options.inline:
+        """Start the recorder and the housekeeper, unless they run or jobs run inline."""
+        if isinstance(self.recorder, Recorder):
+            self.recorder.start()
             self.housekeeper.start()
 
     def close_admission(self) -> None:
@@ -155,6 +174,20 @@ class Runtime:
             self.recorder.settle(job_id)
         else:
             self._dropped.put(job_id)
+
+    def watch(self, job_id: UUID, hook: CommitHook) -> None:
+        """Remember a commit hook, without keeping it alive, until its job is settled."""
+        self._hooks[job_id] = weakref.ref(hook)
+
+    def sweep(self) -> None:
+        """Settle the jobs of commit hooks that their connection has forgotten."""
+        for job_id, reference in list(self._hooks.items()):
+            hook = reference()
+            if hook is None:
+                self._hooks.pop(job_id, None)  # its end has settled it, or it was called
+            elif hook.forgotten():
+                self._hooks.pop(job_id, None)
+                self.settle(job_id, stored=hook.stored)
 
     def give_back_dropped(self) -> None:
         """Give back the places of submits whose transaction was rolled back before a row was written."""

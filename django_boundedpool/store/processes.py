@@ -115,7 +115,9 @@ class Judge:
 
     def reap(self, me: UUID | None = None) -> int:
         """Give up the jobs of every process that is lost by now; return how many jobs that were."""
-        running = Process.objects.using(self.alias).filter(stopped_at=None, lost_at=None).exclude(pk=me)
+        running = Process.objects.using(self.alias).filter(stopped_at=None, lost_at=None)
+        if me is not None:
+            running = running.exclude(pk=me)
         silent_since = Now() - timedelta(seconds=self.lost_after)
         rows = running.annotate(
             silent=models.Case(

@@ -96,6 +96,7 @@ class Recorder:
         Raises:
             StoreError: it is not durable; unless `unknown` is set, it provably never will be.
         """
+        self.start()
         pending = _Insert(Owned(snapshot, self.process))
         with self._lock:
             if self._stopped:
@@ -103,7 +104,7 @@ class Recorder:
             if len(self._updates) >= MAX_PENDING:
                 raise StoreError(f"{len(self._updates)} states are waiting to be written")
             self._inserts[snapshot.id] = pending
-        self._wake()
+        self._inbox.put(None)
         if not pending.done.wait(timeout):
             with self._lock:
                 if not pending.done.is_set():
@@ -121,7 +122,7 @@ class Recorder:
             older = self._updates.get(snapshot.id)
             if older is None or older.snapshot.version < snapshot.version:
                 self._updates[snapshot.id] = Owned(snapshot, self.process)
-        self._wake()
+        self._inbox.put(None)
 
     def settle(self, job_id: UUID) -> None:
         """Find out whether the row of a job exists whose transaction ended without a word. May run in a finalizer."""
@@ -131,7 +132,7 @@ class Recorder:
         """Write everything that is pending now; False if that was not possible within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         self._hasty.set()
-        self._wake()
+        self._inbox.put(None)
         with self._lock:
             while self._inserts or self._updates:
                 left = deadline - time.monotonic()
@@ -155,16 +156,26 @@ class Recorder:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
-    def _wake(self) -> None:
+    def start(self) -> None:
+        """Start the thread, once. `insert` does it by itself; nothing else is written before it.
+
+        Raises:
+            StoreError: the system gives no thread.
+        """
         if self._thread is None:
             with self._lock:
                 if self._thread is None and not self._stopped:
-                    context = contextvars.Context()
-                    self._thread = threading.Thread(
-                        target=context.run, args=(self._loop,), name=f"boundedpool-recorder-{self.alias}", daemon=True
+                    thread = threading.Thread(
+                        target=contextvars.Context().run,
+                        args=(self._loop,),
+                        name=f"boundedpool-recorder-{self.alias}",
+                        daemon=True,
                     )
-                    self._thread.start()
-        self._inbox.put(None)
+                    try:
+                        thread.start()
+                    except RuntimeError as error:
+                        raise StoreError(f"the recorder's thread could not be started: {error}") from error
+                    self._thread = thread
 
     # The recorder's thread ---------------------------------------------------------------------------------------
 
@@ -282,8 +293,17 @@ class Recorder:
                 raise
             except Exception:
                 logger.exception("Job %s: its state could not be written in full.", row.snapshot.id)
-                self._transaction([], [_stripped(row)])
-                self._done([], [row])
+                self._write_stripped(row)
+
+    def _write_stripped(self, row: Owned) -> None:
+        try:
+            self._transaction([], [_stripped(row)])
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            # Only a defect gets here; it must not hold up every other job.
+            logger.exception("Job %s: its state could not be written at all.", row.snapshot.id)
+            self._done([], [row])
 
     def _done(self, inserts: list[_Insert], updates: list[Owned]) -> None:
         unwanted = []
@@ -345,7 +365,7 @@ class Recorder:
     def _close(self) -> None:
         try:
             connections[self.alias].close()
-        except Exception:  # noqa: BLE001 - closing a broken connection may fail in any way; a new one is made
+        except Exception:
             logger.debug("Closing the store's connection failed.", exc_info=True)
 
 

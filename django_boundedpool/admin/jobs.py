@@ -1,0 +1,278 @@
+"""The list of jobs and the page of one, with a way to cancel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import path, reverse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from ..engine.errors import JobNotFound
+from ..engine.states import JobState
+from ..handles import JobHandle
+from ..http.permissions import key_of, parse_id
+from ..models import Job
+from . import rendering
+from .base import MOST_LISTED, ReadOnlyAdmin
+from .filters import PoolFilter, StateFilter
+
+#: Columns that may be large; the list never fetches them.
+HEAVY = ("args", "kwargs", "result", "error", "first_error", "attempts", "carry")
+#: Jobs cancelled by one action; a larger selection is told to repeat.
+MOST_CANCELLED = 1000
+#: Shown on a job's page only when there is something to show.
+OPTIONAL = frozenset(
+    {
+        "args_withheld",
+        "cancel_requested_at",
+        "cancel_requested_by",
+        "deadline",
+        "error_shown",
+        "failures",
+        "first_error_shown",
+        "hand_over_alias",
+        "hand_over_id",
+        "losses",
+        "progress_shown",
+        "replay_of",
+        "result_shown",
+        "run_after",
+        "start_by",
+        "timeout",
+        "traceback_shown",
+    }
+)
+
+
+@admin.register(Job)
+class JobAdmin(ReadOnlyAdmin):
+    """Every job, newest first."""
+
+    list_display = ("name", "state_shown", "pool", "owner_key", "attempt", "submitted_at", "waited", "ran")
+    list_filter = (StateFilter, PoolFilter)
+    search_fields = ("id", "correlation_id")  # see get_search_results
+    search_help_text = gettext_lazy(
+        "A job's id, or a correlation id. The list ends after %(most)d jobs; filter it for older ones."
+    ) % {"most": MOST_LISTED}
+    ordering = ("-id",)  # ids are ordered by the moment of the submit
+    sortable_by = ()  # every other order would sort the whole table
+    actions = ("cancel_selected",)
+    fieldsets = (
+        (None, {"fields": ("state_shown", "name", "id", "pool", "owner_key", "progress_shown")}),
+        (gettext_lazy("Outcome"), {"fields": ("result_shown", "error_shown", "traceback_shown", "first_error_shown")}),
+        (
+            gettext_lazy("Times"),
+            {
+                "fields": (
+                    "submitted_at",
+                    "started_at",
+                    "finished_at",
+                    "waited",
+                    "ran",
+                    "run_after",
+                    "start_by",
+                    "deadline",
+                    "timeout",
+                    "cancel_requested_at",
+                    "cancel_requested_by",
+                    "retain_until",
+                )
+            },
+        ),
+        (gettext_lazy("Attempts"), {"fields": ("attempt", "max_attempts", "failures", "losses", "attempts_shown")}),
+        (gettext_lazy("Call"), {"fields": ("args_shown", "kwargs_shown", "args_withheld", "payload_bytes", "priority")}),
+        (
+            gettext_lazy("Belongs to"),
+            {
+                "fields": (
+                    "batch",
+                    "correlation_id",
+                    "replay_of",
+                    "process",
+                    "fence",
+                    "version",
+                    "persist",
+                    "hand_over_alias",
+                    "hand_over_id",
+                )
+            },
+        ),
+    )
+    readonly_fields = tuple(field for _title, options in fieldsets for field in options["fields"])
+
+    # Lists -----------------------------------------------------------------------------------------------------------
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        """Fetch heavy columns for the page of one job only."""
+        rows: QuerySet[Job] = super().get_queryset(request)
+        match = request.resolver_match
+        return rows if match is not None and "object_id" in match.kwargs else rows.defer(*HEAVY)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        """Find an id, or a correlation id with all its spaces. A text that is no id is no error."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        found = Q(correlation_id=term)
+        if (job_id := parse_id(term)) is not None:
+            found |= Q(pk=job_id)
+        return queryset.filter(found), False
+
+    # The page of one job ---------------------------------------------------------------------------------------------
+
+    def get_fieldsets(self, request: HttpRequest, obj: Job | None = None) -> Any:
+        """Leave out what this job does not have."""
+        if obj is None:
+            return self.fieldsets
+        shown = []
+        for title, options in self.fieldsets:
+            fields = [field for field in options["fields"] if field not in OPTIONAL or self._has(obj, field)]
+            if fields:
+                shown.append((title, {**options, "fields": fields}))
+        return shown
+
+    @staticmethod
+    def _has(job: Job, field: str) -> bool:
+        if field == "result_shown":
+            return job.state == JobState.SUCCEEDED.value or job.result is not None
+        if field == "first_error_shown":
+            return bool(job.first_error) and job.first_error != job.error
+        if field == "traceback_shown":
+            return isinstance(job.error, dict) and bool(job.error.get("traceback"))
+        if field == "progress_shown":
+            return job.progress is not None
+        return bool(getattr(job, field.removesuffix("_shown")))
+
+    @admin.display(description=gettext_lazy("state"))
+    def state_shown(self, job: Job) -> SafeString:
+        """State with its reason, and what was asked of it."""
+        return rendering.state_badge(job)
+
+    @admin.display(description=gettext_lazy("waited"))
+    def waited(self, job: Job) -> str:
+        """Time from the submit to the first start, to the end of a job that never started, or to now."""
+        if job.attempt > 1:
+            return rendering.NOTHING  # the row has the latest start only
+        end = job.started_at or job.finished_at or timezone.now()
+        return rendering.seconds((end - job.submitted_at).total_seconds())
+
+    @admin.display(description=gettext_lazy("ran"))
+    def ran(self, job: Job) -> str:
+        """Time from the latest start to the end, or to now."""
+        if job.started_at is None or (job.finished_at is None and job.state != JobState.RUNNING.value):
+            return rendering.NOTHING  # between two attempts nothing runs
+        return rendering.seconds(((job.finished_at or timezone.now()) - job.started_at).total_seconds())
+
+    @admin.display(description=gettext_lazy("progress"))
+    def progress_shown(self, job: Job) -> str:
+        """What the job last reported."""
+        return f"{(job.progress or 0) * 100:.0f} % {job.progress_message}".rstrip()
+
+    @admin.display(description=gettext_lazy("attempts"))
+    def attempts_shown(self, job: Job) -> SafeString | str:
+        """Every attempt that is kept."""
+        return rendering.attempts_table(job.attempts)
+
+    @admin.display(description=gettext_lazy("arguments"))
+    def args_shown(self, job: Job) -> SafeString:
+        """Positional arguments, as stored."""
+        return rendering.json_block(job.args)
+
+    @admin.display(description=gettext_lazy("keyword arguments"))
+    def kwargs_shown(self, job: Job) -> SafeString:
+        """Keyword arguments, as stored."""
+        return rendering.json_block(job.kwargs)
+
+    @admin.display(description=gettext_lazy("result"))
+    def result_shown(self, job: Job) -> SafeString:
+        """What the job returned."""
+        return rendering.json_block(job.result)
+
+    @admin.display(description=gettext_lazy("error"))
+    def error_shown(self, job: Job) -> SafeString | str:
+        """Type and message of the last error."""
+        return rendering.error_line(job.error)
+
+    @admin.display(description=gettext_lazy("first error"))
+    def first_error_shown(self, job: Job) -> SafeString | str:
+        """Type and message of the first error, where the last one is another."""
+        return rendering.error_line(job.first_error)
+
+    @admin.display(description=gettext_lazy("traceback"))
+    def traceback_shown(self, job: Job) -> SafeString:
+        """Traceback of the last error."""
+        return rendering.text_block(str((job.error or {}).get("traceback", "")))
+
+    # Cancelling ------------------------------------------------------------------------------------------------------
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may cancel any job."""
+        return request.user.has_perm("boundedpool.cancel_job")
+
+    @admin.action(description=gettext_lazy("Cancel the selected jobs"), permissions=["cancel"])
+    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Ask every selected job to stop, and say what came of it."""
+        jobs = list(queryset.filter(live=True).only("name").order_by("id")[: MOST_CANCELLED + 1])
+        over = queryset.filter(live=False)[:MOST_LISTED].count()
+        self._cancel(request, jobs[:MOST_CANCELLED], over)
+        if len(jobs) > MOST_CANCELLED:
+            text = ngettext(
+                "Only the first %d job was looked at; run the action again for the rest.",
+                "Only the first %d jobs were looked at; run the action again for the rest.",
+                MOST_CANCELLED,
+            )
+            self.message_user(request, text % MOST_CANCELLED, messages.WARNING)
+
+    def get_urls(self) -> list[Any]:
+        """Add the address that the page's cancel button posts to."""
+        view = self.admin_site.admin_view(self.cancel_view)
+        return [path("<path:object_id>/cancel/", view, name="boundedpool_job_cancel"), *super().get_urls()]
+
+    def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Cancel the job of one page."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_cancel_permission(request) and self.has_view_permission(request)):
+            raise PermissionDenied
+        job = self.get_object(request, object_id)
+        if job is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        self._cancel(request, [job], 0)
+        page = reverse("admin:boundedpool_job_change", args=[job.pk], current_app=self.admin_site.name)
+        return HttpResponseRedirect(page)
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Offer the button where it would do something."""
+        job = kwargs.get("obj")
+        live = job is not None and not job.terminal
+        context["may_cancel"] = live and self.has_cancel_permission(request)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def _cancel(self, request: HttpRequest, jobs: Iterable[Job], over: int) -> None:
+        """Cancel each of `jobs`, note it in the admin's log, and tell the user; `over` more had ended before."""
+        noted = {"cancelled": "Cancelled.", "requested": "Asked to stop."}
+        answers = Counter({"finished": over})
+        asker = request.user if key_of(request.user) else None
+        for job in jobs:
+            try:
+                answer = JobHandle.get(job.pk).cancel(by=asker)
+            except JobNotFound:  # pruned since the list was made
+                answer = "finished"
+            answers[answer] += 1
+            if answer in noted:
+                self.log_change(request, job, noted[answer])
+        text = _("%(cancelled)d cancelled, %(requested)d asked to stop, %(finished)d were over already.")
+        counts = {name: answers[name] for name in ("cancelled", "requested", "finished")}
+        done = counts["cancelled"] or counts["requested"]
+        self.message_user(request, text % counts, messages.SUCCESS if done else messages.WARNING)

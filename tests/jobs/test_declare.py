@@ -1,0 +1,120 @@
+"""@job refuses what cannot work when it is written, not when it runs."""
+
+from datetime import timedelta
+
+import pytest
+
+from django_boundedpool import JobFunction, Retry, job
+from django_boundedpool.engine.errors import ConfigurationError
+
+from . import jobs_for_tests
+
+pytestmark = pytest.mark.fast
+
+
+def plain(a):
+    return a
+
+
+def of_context(context, a):
+    return context, a
+
+
+async def asynchronous():
+    pass
+
+
+def generator():
+    yield 1
+
+
+def test_a_job_is_still_a_function():
+    assert jobs_for_tests.add(1, 2) == 3
+    assert isinstance(jobs_for_tests.add, JobFunction)
+    assert jobs_for_tests.hold.__doc__ == "Runs until the gate opens."
+
+
+def test_its_name_is_its_dotted_path_or_what_it_is_given():
+    assert jobs_for_tests.add.spec.name == "tests.jobs.jobs_for_tests.add"
+    assert job(name="reports.build")(plain).spec.name == "reports.build"
+
+
+def test_options_are_read_with_units():
+    declared = job(timeout=timedelta(minutes=1), start_deadline=5, priority=-3, retention=60)(plain)
+    assert (declared.spec.timeout, declared.spec.start_deadline, declared.spec.priority) == (60, 5, -3)
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [("bind", "takes_context"), ("countdown", "start_deadline"), ("eta", "start_deadline"), ("max_retries", "retry="),
+     ("expires", "start_deadline"), ("queue", "pool"), ("rate_limit", "WORKERS"), ("soft_time_limit", "timeout")],
+)  # fmt: skip
+def test_words_from_elsewhere_name_ours(word, ours):
+    with pytest.raises(ConfigurationError, match=ours):
+        job(**{word: 1})(plain)
+
+
+@pytest.mark.parametrize("method", ["delay", "apply_async", "enqueue"])
+def test_methods_from_elsewhere_name_ours(method):
+    with pytest.raises(AttributeError, match="submit"):
+        getattr(jobs_for_tests.add, method)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"priority": 101}, {"priority": True}, {"timeout": 0}, {"timeout": "5"}, {"retry": 3}, {"pool": None}, {"typo": 1},
+     {"takes_context": 1}, {"sensitive": "password"}, {"public_errors": (1,)}, {"retention": -1}, {"name": 5}],
+)  # fmt: skip
+def test_an_impossible_option_is_refused(options):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        job(**options)(plain)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(asynchronous, "async"), (generator, "generator"), (lambda: 1, "module level"), (len, "module level"),
+     (jobs_for_tests.add, "job already")],
+)  # fmt: skip
+def test_only_plain_functions_at_module_level_are_jobs(function, why):
+    with pytest.raises(ConfigurationError, match=why):
+        job(function)
+
+
+def test_a_method_is_no_job():
+    class Thing:
+        def method(self):
+            pass
+
+    with pytest.raises(ConfigurationError, match="module level"):
+        job(Thing.method)
+
+
+def test_two_jobs_of_one_name_are_refused():
+    with pytest.raises(ConfigurationError, match="Two jobs"):
+        job(name="tests.jobs.jobs_for_tests.add")(plain)
+
+
+def test_a_context_needs_a_parameter():
+    with pytest.raises(ConfigurationError, match="takes_context"):
+        job(takes_context=True)(jobs_for_tests.counts_users.spec.function)
+
+
+def test_using_gives_a_changed_copy():
+    changed = jobs_for_tests.add.using(priority=5, batch="b", retry=Retry(max_attempts=2))
+    assert changed.spec.priority == 5
+    assert jobs_for_tests.add.spec.priority == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"name": "x"}, {"sensitive": ()}, {"takes_context": True}, {"typo": 1}, {"batch": "x" * 192}]
+)
+def test_using_refuses_what_belongs_elsewhere(options):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        jobs_for_tests.add.using(**options)
+
+
+def test_an_unsaved_owner_is_refused():
+    from django.contrib.auth.models import User
+
+    with pytest.raises(ValueError, match="save it first"):
+        jobs_for_tests.add.using(owner=User(username="new"))
