@@ -152,8 +152,13 @@ class JobFunction(Generic[P, R]):
         pool.reserve(record)
         try:
             _make_durable(active, pool, record)
-        except BaseException:
+        except Rejected:
             pool.withdraw(record)
+            raise
+        except BaseException:
+            # A signal handler's SystemExit may come at any point: whether there is a row, the row itself must tell.
+            pool.withdraw(record)
+            active.settle(record.id, stored=True)
             raise
         return JobHandle(record.id, record=record)
 

@@ -63,7 +63,7 @@ class Pool:
         clock, timer, events: shared by the pools of a process.
         prepare_thread: called first in every worker thread.
         rng: source of jitter.
-        threaded: False for tests that play the workers themselves with `take`.
+        threaded: False where nobody but `run_inline` or `take` is to run jobs.
     """
 
     def __init__(
@@ -646,7 +646,11 @@ class Pool:
         with self._lock:
             self._starting = False
             self._end_unstarted_locked(effects)
-            for record, _ in list(self._running.values()):
+            # Every live record, not only the running ones: a signal handler that raised in the main thread may have
+            # torn a move in two, and its job must not be forgotten.
+            for record in [record for record in self._live.values() if record.id not in self._reserved]:
+                if record.state is JobState.SUBMITTED:
+                    record.state = JobState.QUEUED
                 effects.tokens.append((record.token, Reason.SHUTDOWN))
                 self._end_locked(record, JobState.ABANDONED, Reason.DRAIN_DEADLINE, effects)
         self._apply(effects)

@@ -121,7 +121,8 @@ class Housekeeper:
                 break
         try:
             if self._report is not None and self._registered:
-                processes.stop(self._recorder.process, self._report.as_json(), self._alias)
+                if not processes.stop(self._recorder.process, self._report.as_json(), self._alias):
+                    logger.warning("This process leaves live jobs behind; another one will give them up.")
         except Exception:
             logger.warning("The orderly stop of this process could not be noted.", exc_info=True)
         finally:
@@ -144,6 +145,12 @@ class Housekeeper:
         processes.register(
             self._recorder.process, server=self._server, release=self._options.release, alias=self._alias
         )
+        if not self._registered:
+            bounds = ", ".join(
+                f"{pool.config.name} ({pool.config.workers} workers, {pool.config.queue_size} places)"
+                for pool in self._pools
+            )
+            logger.info("This process (%s) runs pool %s; every process has as many.", self._server, bounds)
         self._registered = True
 
     def _figures(self) -> dict[str, Any]:

@@ -76,6 +76,7 @@ class Runtime:
                 clock=self.clock,
                 timer=self.timer,
                 events=self.events,
+                threaded=not options.inline,
             )
             for name, config in configs.items()
         }

@@ -77,10 +77,17 @@ def beat(process: UUID, stats: dict[str, Any], alias: str) -> Literal["alive", "
     return "lost" if mine.exists() else "missing"
 
 
-def stop(process: UUID, report: dict[str, Any] | None, alias: str) -> None:
-    """Note that this process has ended in good order."""
+def stop(process: UUID, report: dict[str, Any] | None, alias: str) -> bool:
+    """Note that this process has ended in good order; False, and no such note, if it leaves a live job behind.
+
+    Without the note the process is soon found lost, and its jobs are given up.
+    """
+    if Job.objects.using(alias).filter(process=process, live=True).exists():
+        Process.objects.using(alias).filter(pk=process).update(drain_report=report)
+        return False
     mine = Process.objects.using(alias).filter(pk=process)
     mine.update(stopped_at=Now(), heartbeat_at=Now(), drain_report=report)
+    return True
 
 
 def cancel_requests(process: UUID, alias: str) -> list[tuple[UUID, str]]:

@@ -359,6 +359,21 @@ def test_a_submit_outside_a_transaction_uses_no_connection_of_the_caller(django_
     assert handle.result(10) == 1
 
 
+def test_a_submit_torn_by_a_signal_after_its_commit_leaves_no_live_row(monkeypatch):
+    from django_boundedpool.engine.pool import Pool
+
+    def torn(pool, record):
+        raise SystemExit(143)
+
+    monkeypatch.setattr(Pool, "accept", torn)
+    with pytest.raises(SystemExit):
+        jobs.add.submit(1)
+    wait_until(lambda: not Job.objects.filter(live=True).exists())
+    job = Job.objects.get()
+    assert (job.state, job.reason, job.attempt) == ("cancelled", "disconnect", 0)
+    assert pools["default"].stats().reserved == 0
+
+
 def test_a_missing_table_says_run_migrate(settings):
     from django.db import connection as present
 

@@ -50,10 +50,18 @@ def test_a_process_registers_beats_and_stops():
     assert (row.pid, row.server, row.release) == (os.getpid(), "gunicorn", "r1")
     assert row.pid_started == processes.process_started(os.getpid())
     assert processes.beat(me, {"default": {}}, ALIAS) == "alive"
-    processes.stop(me, {"counts": {}}, ALIAS)
+    assert processes.stop(me, {"counts": {}}, ALIAS)
     row.refresh_from_db()
     assert row.stopped_at is not None
     assert row.drain_report == {"counts": {}}
+
+
+def test_a_process_that_leaves_a_live_job_has_not_stopped_in_good_order():
+    me = uuid.uuid4()
+    processes.register(me, server="", release="", alias=ALIAS)
+    Job.objects.create(name="x", pool="default", state="queued", process=me)
+    assert not processes.stop(me, {"counts": {}}, ALIAS)
+    assert Process.objects.get(pk=me).stopped_at is None
 
 
 def test_a_process_learns_that_it_was_declared_lost():

@@ -52,8 +52,11 @@ def test_a_budget_that_is_used_up_begins_no_further_batch(monkeypatch):
 
 
 def test_the_search_for_expired_rows_uses_an_index():
+    with connection.cursor() as cursor:
+        indexes = connection.introspection.get_constraints(cursor, Job._meta.db_table)
+    assert indexes["boundedpool_retain"]["columns"] == ["retain_until"]
     if connection.vendor != "sqlite":
-        pytest.skip("reads SQLite's plan")
+        return  # other planners scan a table as small as this one
     plan = Job.objects.filter(retain_until__lte=timezone.now()).order_by("retain_until").explain()
     assert "boundedpool_retain" in plan
     assert "TEMP B-TREE" not in plan
