@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from . import os_signals, runtime
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,6 +21,8 @@ def lifespan(application: Application) -> Application:
 
         application = lifespan(get_asgi_application())
     """
+    # Here, not at the top: asgi.py imports this module before the apps are loaded, and the runtime needs models.
+    from . import os_signals, runtime
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":

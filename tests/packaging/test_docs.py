@@ -1,0 +1,94 @@
+"""The documentation says what the code says."""
+
+import re
+import runpy
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from django_boundedpool.engine.config import PoolConfig, ProcessOptions
+from django_boundedpool.engine.errors import REJECTIONS
+from django_boundedpool.engine.states import Reason
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="the tests run against an installed wheel")
+
+ROW = re.compile(r"^\| `([A-Z_]+)` \| `(.+?)` \| .+ \|$", re.MULTILINE)
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def documented(section: str) -> dict[str, object]:
+    """Key and default of every row of one settings table."""
+    text = page("settings.md").split(f"<!-- settings:{section}:begin")[1].split(f"<!-- settings:{section}:end")[0]
+    return {
+        key: plain(eval(re.sub(r"(\d+) days", r"timedelta(days=\1)", default))) for key, default in ROW.findall(text)
+    }
+
+
+def plain(value: object) -> object:
+    """A default in a form that can be compared: seconds for timedeltas, a dict of plain keys for mappings."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    return value
+
+
+def test_state_table_is_the_one_in_the_code() -> None:
+    module = runpy.run_path(str(DOCS / "states_table.py"))
+    assert page("states.md") == module["with_table"](page("states.md")), "run: .venv/bin/python docs/states_table.py"
+
+
+def test_every_reason_is_explained() -> None:
+    assert [reason for reason in Reason if reason and f"| `{reason}` |" not in page("states.md")] == []
+
+
+def test_every_refusal_code_has_its_row() -> None:
+    text = page("http.md")
+    assert [cls for cls in REJECTIONS if f"| `{cls.code}` | `{cls.__name__}` |" not in text] == []
+
+
+@pytest.mark.parametrize(("section", "record"), [("pool", PoolConfig()), ("options", ProcessOptions())])
+def test_documented_defaults_are_those_of_the_code(section: str, record: object) -> None:
+    for key, default in documented(section).items():
+        assert plain(getattr(record, key.lower())) == default, key
+
+
+@pytest.mark.parametrize("kind", [PoolConfig, ProcessOptions])
+def test_every_setting_is_documented(kind: type) -> None:
+    text = page("settings.md")
+    keys = [field.name.upper() for field in fields(kind) if field.name != "name"]
+    assert [key for key in keys if f"`{key}`" not in text] == []
+
+
+def test_every_check_has_its_row() -> None:
+    source = (DOCS.parent / "django_boundedpool" / "checks.py").read_text(encoding="utf-8")
+    ids = set(re.findall(r"boundedpool\.[EW]\d{3}", source))
+    assert ids
+    assert ids == set(re.findall(r"^\| `(boundedpool\.[EW]\d{3})` \|", page("settings.md"), re.MULTILINE))
+
+
+def test_every_option_of_a_job_is_documented() -> None:
+    from django_boundedpool.jobs import CALL_OPTIONS, JOB_OPTIONS
+
+    text = page("quickstart.md")
+    assert [option for option in JOB_OPTIONS if f"| `{option}` |" not in text] == []
+    assert [option for option in CALL_OPTIONS if f"`{option}`" not in text] == []
+
+
+def test_every_documented_metric_exists() -> None:
+    from prometheus_client import REGISTRY
+
+    from django_boundedpool.observability import metrics  # noqa: F401 - registers them
+
+    known = {name for family in REGISTRY.collect() for name in (family.name, f"{family.name}_total")}
+    text = page("http.md").split("**Metrics**")[1].split("With several processes")[0].split("Among them:")[1]
+    names = re.findall(r"`([a-z_]+)[`{]", text)
+    assert names
+    assert [name for name in names if f"django_boundedpool_{name}" not in known] == []
