@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+# Loose on purpose: Django, Starlette and the servers each type the three arguments in their own way.
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def lifespan(application: Application) -> Application:
@@ -24,7 +21,7 @@ def lifespan(application: Application) -> Application:
     # Here, not at the top: asgi.py imports this module before the apps are loaded, and the runtime needs models.
     from . import os_signals, runtime
 
-    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan":
             await application(scope, receive, send)
             return

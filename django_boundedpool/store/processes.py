@@ -158,7 +158,9 @@ class Judge:
 
 def give_up(process: Process, alias: str) -> int:
     """Declare `process` lost and abandon its live jobs; return how many. Safe to run in several processes at once."""
-    lost = Process.objects.using(alias).filter(pk=process.pk, heartbeat_at=process.heartbeat_at, stopped_at=None)
+    # Not later, instead of equal: SQLite's own clock writes milliseconds, and as text .123 is not .123000.
+    unchanged = Process.objects.using(alias).filter(pk=process.pk, heartbeat_at__lte=process.heartbeat_at)
+    lost = unchanged.filter(stopped_at=None, lost_at=None)
     if not lost.update(lost_at=Now()):
         return 0
     count = 0

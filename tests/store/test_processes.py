@@ -70,6 +70,14 @@ def test_a_process_learns_that_it_was_declared_lost():
     assert processes.beat(uuid.uuid4(), {}, ALIAS) == "missing"
 
 
+def test_the_heartbeat_that_a_process_writes_itself_lets_it_be_given_up():
+    me = uuid.uuid4()
+    processes.register(me, server="", release="", alias=ALIAS)
+    job_of(Process.objects.get(pk=me))
+    processes.beat(me, {}, ALIAS)
+    assert processes.give_up(Process.objects.get(pk=me), ALIAS) == 1
+
+
 def test_a_silent_process_is_lost_only_after_the_judge_has_watched_it():
     process = another()
     queued, running = job_of(process, state="queued"), job_of(process)
