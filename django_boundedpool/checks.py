@@ -17,7 +17,8 @@ boundedpool.W007          a retention of less than 60 seconds: results vanish be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps import AppConfig
@@ -32,6 +33,11 @@ from .jobs import registered
 from .store import writes
 
 MIDDLEWARE = "django_boundedpool.middleware.OverloadMiddleware"
+
+#: Connections of a psycopg pool for which the settings give no number.
+PSYCOPG_POOL_SIZE = 4
+#: Connections that the recorder and the housekeeper need besides the workers.
+OWN_CONNECTIONS = 2
 
 Check = Callable[..., Sequence[CheckMessage]]
 
@@ -48,19 +54,14 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         )
         for fault in faults + more
     ]
-    if options.authorize is not None:
-        try:
-            usable = callable(import_string(options.authorize))
-        except ImportError:
-            usable = False
-        if not usable:
-            messages.append(
-                Error(
-                    f"BOUNDED_POOL_OPTIONS['AUTHORIZE'] is {options.authorize!r}, which cannot be imported and called.",
-                    hint="Give the dotted path of a callable (request, job, action) -> bool.",
-                    id="boundedpool.E003",
-                )
+    if options.authorize is not None and (wrong := _why_unusable(options.authorize)):
+        messages.append(
+            Error(
+                f"BOUNDED_POOL_OPTIONS['AUTHORIZE'] is {options.authorize!r}, which {wrong}.",
+                hint="Give the dotted path of a plain callable (request, job, action) -> bool.",
+                id="boundedpool.E003",
             )
+        )
     if options.inline and not settings.DEBUG and not _under_test():
         messages.append(
             Warning(
@@ -82,26 +83,42 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     return messages
 
 
+def _why_unusable(dotted: str) -> str:
+    try:
+        rule = import_string(dotted)
+    except Exception as error:  # noqa: BLE001 - a module may raise anything when it is imported
+        return f"cannot be imported ({type(error).__name__}: {error})"
+    if not callable(rule):
+        return "cannot be called"
+    if inspect.iscoroutinefunction(rule) or inspect.iscoroutinefunction(getattr(rule, "__call__", None)):  # noqa: B004
+        return "is async: the coroutine it returns would count as a yes"
+    return ""
+
+
 def check_jobs(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """E002, W003: what the declared jobs say."""
+    return list(_job_messages())
+
+
+def _job_messages() -> Iterator[CheckMessage]:
     configs, _faults = conf.pool_configs()
-    return list(_job_messages(configs))
-
-
-def _job_messages(configs: dict[str, Any]) -> Iterator[CheckMessage]:
-    for name, declared in registered().items():
-        config = configs.get(declared.spec.pool)
-        if config is None:
-            known = ", ".join(map(repr, configs))
+    raw = getattr(settings, "BOUNDED_POOLS", {})
+    if not isinstance(raw, Mapping):
+        return  # E001 says so
+    # A pool whose settings are wrong is no reason to say that there is none.
+    known = [*raw, *(name for name in configs if name not in raw)]
+    for name, declared in sorted(registered().items()):
+        pool = declared.spec.pool
+        if pool not in known:
             yield Error(
-                f"Job {name} wants pool {declared.spec.pool!r}, which BOUNDED_POOLS does not have.",
-                hint=f"Use one of {known}, or add that pool.",
+                f"Job {name} wants pool {pool!r}, which BOUNDED_POOLS does not have.",
+                hint=f"Use one of {', '.join(map(repr, known))}, or add that pool.",
                 id="boundedpool.E002",
             )
-        elif declared.spec.timeout is None and config.timeout is None:
+        elif declared.spec.timeout is None and pool in configs and configs[pool].timeout is None:
             yield Warning(
                 f"Job {name} has no time-out: a call that hangs keeps its worker for ever.",
-                hint=f"Give @job(timeout=...) or BOUNDED_POOLS[{config.name!r}]['TIMEOUT'].",
+                hint=f"Give @job(timeout=...) or BOUNDED_POOLS[{pool!r}]['TIMEOUT'].",
                 id="boundedpool.W003",
             )
 
@@ -109,7 +126,7 @@ def _job_messages(configs: dict[str, Any]) -> Iterator[CheckMessage]:
 def check_project(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """W001, W002: what the rest of the project lacks."""
     messages: list[CheckMessage] = []
-    if MIDDLEWARE not in settings.MIDDLEWARE and not any(m.endswith("OverloadMiddleware") for m in settings.MIDDLEWARE):
+    if not any(map(_answers_overload, settings.MIDDLEWARE)):
         messages.append(
             Warning(
                 "OverloadMiddleware is not installed: a refused submit answers 500.",
@@ -122,21 +139,30 @@ def check_project(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> l
     except NoReverseMatch:
         messages.append(
             Warning(
-                "The urls of the pool are not included: nobody can poll a job.",
-                hint='Add path("jobs/", include("django_boundedpool.urls")) to the project\'s urls.',
+                "The urls of the pool are not included under the namespace 'boundedpool': nobody can poll a job.",
+                hint='Add path("jobs/", include("django_boundedpool.urls")) to the root URLconf, in no namespace.',
                 id="boundedpool.W002",
             )
         )
-    except Exception:  # noqa: BLE001, S110 - a broken URLconf has its own check
+    except Exception:  # noqa: BLE001, S110 - Django's own checks report a URLconf that cannot be loaded
         pass
     return messages
+
+
+def _answers_overload(dotted: str) -> bool:
+    """Whether this entry of MIDDLEWARE is the middleware, or a subclass under whatever name."""
+    if dotted == MIDDLEWARE:
+        return True
+    try:
+        found = import_string(dotted)
+    except Exception:  # noqa: BLE001 - Django says so when it loads the middleware
+        return False
+    return isinstance(found, type) and issubclass(found, import_string(MIDDLEWARE))
 
 
 def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """E004, W004, W005: whether the jobs' database can serve threads. Opens no connection."""
     options, _faults = conf.process_options()
-    if options.inline:
-        return []
     alias = writes.alias_for_write(options.database)
     if alias not in connections.settings:
         return [
@@ -146,6 +172,8 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
                 id="boundedpool.E001",
             )
         ]
+    if options.inline:
+        return []  # jobs run on the caller's own connection
     connection = connections[alias]
     values = connections.settings[alias]
     messages: list[CheckMessage] = []
@@ -161,24 +189,34 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         if str(values["OPTIONS"].get("transaction_mode", "")).upper() != "IMMEDIATE":
             messages.append(
                 Warning(
-                    f'Database {alias!r} is SQLite without transaction_mode IMMEDIATE: threads meet "database is locked".',
+                    f'Database {alias!r} is SQLite without transaction_mode IMMEDIATE: threads get "locked" errors.',
                     hint='Set DATABASES[...]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 20}.',
                     id="boundedpool.W004",
                 )
             )
-    pool = values["OPTIONS"].get("pool")
-    if isinstance(pool, dict) and isinstance(pool.get("max_size"), int):
+    size = _pool_size(values["OPTIONS"].get("pool"))
+    if size is not None:
         configs, _more = conf.pool_configs()
         workers = sum(config.workers for config in configs.values())
-        if workers + 2 > pool["max_size"]:
+        if workers + OWN_CONNECTIONS > size:
             messages.append(
                 Warning(
-                    f"{workers} workers, the recorder and the housekeeper share {pool['max_size']} connections with the requests.",
+                    f"{workers} workers, the recorder and the housekeeper share {size} connections with the requests.",
                     hint=f'Raise DATABASES[{alias!r}]["OPTIONS"]["pool"]["max_size"] or lower WORKERS.',
                     id="boundedpool.W005",
                 )
             )
     return messages
+
+
+def _pool_size(pool: object) -> int | None:
+    """Return the most connections that the option `pool` of a PostgreSQL database gives; None without a pool."""
+    if not pool:
+        return None
+    options = pool if isinstance(pool, Mapping) else {}
+    least = options.get("min_size", PSYCOPG_POOL_SIZE)
+    most = options.get("max_size") or least  # psycopg reads None as "as many as min_size"
+    return most if isinstance(most, int) else None
 
 
 def _under_test() -> bool:

@@ -149,16 +149,17 @@ class JobFunction(Generic[P, R]):
         pool = _pool(active, self.spec)
         pool.check_open(self.spec.name)
         record = self._record(pool, args, kwargs)
-        pool.reserve(record)
         try:
+            pool.reserve(record)
             _make_durable(active, pool, record)
         except Rejected:
             pool.withdraw(record)
             raise
         except BaseException:
             # A signal handler's SystemExit may come at any point: whether there is a row, the row itself must tell.
-            pool.withdraw(record)
-            active.settle(record.id, stored=True)
+            # Unless it was accepted already: then it is the pool's, and runs.
+            if pool.withdraw(record):
+                active.settle(record.id, stored=True)
             raise
         return JobHandle(record.id, record=record)
 
@@ -384,7 +385,7 @@ def _make_durable(active: Runtime, pool: Pool, record: JobRecord) -> None:
     _refuse_manual_transaction(connection)
     other = next((c for c in connections.all(initialized_only=True) if _caller_atomic(c)), None)
     if other is not None:
-        active.start()
+        _start_threads(active, pool, record)
         # The jobs live in another database than the caller's transaction: both follow its commit.
         _CommitHook(active, record, lambda: _store_and_start(active, pool, record), other, stored=False)
         return
@@ -418,10 +419,17 @@ def _start(active: Runtime, pool: Pool, record: JobRecord) -> None:
         pool.run_inline(record)
 
 
+def _start_threads(active: Runtime, pool: Pool, record: JobRecord) -> None:
+    try:
+        active.start()
+    except StoreError as error:
+        raise pool.refused(StoreUnavailable(f"{error}.", pool=pool.config.name), record.spec.name) from error
+
+
 def _join_transaction(active: Runtime, pool: Pool, record: JobRecord) -> None:
     """Insert the row on the caller's own connection and start the job when that transaction commits."""
+    _start_threads(active, pool, record)  # first: somebody must see how the transaction of the row ends
     try:
-        active.start()  # first: once the row is there, somebody must see how its transaction ends
         DirectRecorder(active.alias, active.process).insert(record.first_row(), 0)
     except StoreError as error:
         refusal = StoreUnavailable(

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
 from django.core.paginator import Paginator
+from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from .. import conf
 from ..store import writes
+from . import rendering
 
 #: Rows that a list can be paged through. Counting further would read the whole table for every page.
 MOST_LISTED = 10_000
 
 
-class CappedPaginator(Paginator):  # type: ignore[type-arg] - the class is not subscriptable at run time
+def moment_column(model: type[models.Model], field: str) -> Callable[[Any, Any], str]:
+    """Show a moment with its seconds, which the usual format leaves out and a job's life is made of."""
+
+    @admin.display(description=model._meta.get_field(field).verbose_name)  # type: ignore[union-attr]
+    def shown(_admin: Any, row: Any) -> str:
+        return rendering.moment(getattr(row, field))
+
+    return shown
+
+
+# Neither base class can be subscripted at run time.
+class CappedPaginator(Paginator):  # type: ignore[type-arg]
     """Counts no further than anybody turns pages."""
 
     @cached_property
@@ -27,7 +41,7 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg] - the class is not s
         return int(rows.order_by()[:MOST_LISTED].count())
 
 
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg] - as above
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Rows that only the pool writes."""
 
     paginator = CappedPaginator

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
@@ -19,10 +20,9 @@ from django.utils.translation import gettext_lazy, ngettext
 from ..engine.errors import JobNotFound
 from ..engine.states import JobState
 from ..handles import JobHandle
-from ..http.permissions import key_of, parse_id
 from ..models import Job
 from . import rendering
-from .base import MOST_LISTED, ReadOnlyAdmin
+from .base import MOST_LISTED, ReadOnlyAdmin, moment_column
 from .filters import PoolFilter, StateFilter
 
 #: Columns that may be large; the list never fetches them.
@@ -57,7 +57,8 @@ OPTIONAL = frozenset(
 class JobAdmin(ReadOnlyAdmin):
     """Every job, newest first."""
 
-    list_display = ("name", "state_shown", "pool", "owner_key", "attempt", "submitted_at", "waited", "ran")
+    list_display = ("state_shown", "name", "pool", "owner_key", "attempt", "submitted", "waited", "ran")
+    list_display_links = ("name",)
     list_filter = (StateFilter, PoolFilter)
     search_fields = ("id", "correlation_id")  # see get_search_results
     search_help_text = gettext_lazy(
@@ -73,9 +74,9 @@ class JobAdmin(ReadOnlyAdmin):
             gettext_lazy("Times"),
             {
                 "fields": (
-                    "submitted_at",
-                    "started_at",
-                    "finished_at",
+                    "submitted",
+                    "started",
+                    "finished",
                     "waited",
                     "ran",
                     "run_after",
@@ -84,12 +85,15 @@ class JobAdmin(ReadOnlyAdmin):
                     "timeout",
                     "cancel_requested_at",
                     "cancel_requested_by",
-                    "retain_until",
+                    "kept_until",
                 )
             },
         ),
         (gettext_lazy("Attempts"), {"fields": ("attempt", "max_attempts", "failures", "losses", "attempts_shown")}),
-        (gettext_lazy("Call"), {"fields": ("args_shown", "kwargs_shown", "args_withheld", "payload_bytes", "priority")}),
+        (
+            gettext_lazy("Call"),
+            {"fields": ("args_shown", "kwargs_shown", "args_withheld", "payload_bytes", "priority")},
+        ),
         (
             gettext_lazy("Belongs to"),
             {
@@ -107,7 +111,7 @@ class JobAdmin(ReadOnlyAdmin):
             },
         ),
     )
-    readonly_fields = tuple(field for _title, options in fieldsets for field in options["fields"])
+    readonly_fields = tuple(str(field) for _title, options in fieldsets for field in options["fields"])
 
     # Lists -----------------------------------------------------------------------------------------------------------
 
@@ -125,8 +129,10 @@ class JobAdmin(ReadOnlyAdmin):
         if not term:
             return queryset, False
         found = Q(correlation_id=term)
-        if (job_id := parse_id(term)) is not None:
-            found |= Q(pk=job_id)
+        try:
+            found |= Q(pk=UUID(term))
+        except ValueError:
+            pass
         return queryset.filter(found), False
 
     # The page of one job ---------------------------------------------------------------------------------------------
@@ -158,6 +164,11 @@ class JobAdmin(ReadOnlyAdmin):
     def state_shown(self, job: Job) -> SafeString:
         """State with its reason, and what was asked of it."""
         return rendering.state_badge(job)
+
+    submitted = moment_column(Job, "submitted_at")
+    started = moment_column(Job, "started_at")
+    finished = moment_column(Job, "finished_at")
+    kept_until = moment_column(Job, "retain_until")
 
     @admin.display(description=gettext_lazy("waited"))
     def waited(self, job: Job) -> str:
@@ -247,10 +258,13 @@ class JobAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         job = self.get_object(request, object_id)
         if job is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            self.message_user(request, _("There is no such job any more."), messages.WARNING)
+            return HttpResponseRedirect(self._address("changelist"))
         self._cancel(request, [job], 0)
-        page = reverse("admin:boundedpool_job_change", args=[job.pk], current_app=self.admin_site.name)
-        return HttpResponseRedirect(page)
+        return HttpResponseRedirect(self._address("change", job.pk))
+
+    def _address(self, page: str, *args: Any) -> str:
+        return reverse(f"admin:boundedpool_job_{page}", args=args, current_app=self.admin_site.name)
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Offer the button where it would do something."""
@@ -263,10 +277,9 @@ class JobAdmin(ReadOnlyAdmin):
         """Cancel each of `jobs`, note it in the admin's log, and tell the user; `over` more had ended before."""
         noted = {"cancelled": "Cancelled.", "requested": "Asked to stop."}
         answers = Counter({"finished": over})
-        asker = request.user if key_of(request.user) else None
         for job in jobs:
             try:
-                answer = JobHandle.get(job.pk).cancel(by=asker)
+                answer = JobHandle.get(job.pk).cancel(by=request.user)
             except JobNotFound:  # pruned since the list was made
                 answer = "finished"
             answers[answer] += 1

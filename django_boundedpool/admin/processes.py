@@ -15,22 +15,27 @@ from django.utils.translation import gettext_lazy
 from .. import conf
 from ..models import Process
 from . import rendering
-from .base import ReadOnlyAdmin
+from .base import ReadOnlyAdmin, moment_column
 
 
 @admin.register(Process)
 class ProcessAdmin(ReadOnlyAdmin):
     """Every process of the last days, the most recently seen first."""
 
-    list_display = ("__str__", "status", "server", "release", "started_at", "heartbeat_at", "figures")
+    list_display = ("__str__", "status", "server", "release", "started", "heartbeat", "figures")
     ordering = ("-heartbeat_at",)
     sortable_by = ()
     fieldsets = (
         (None, {"fields": ("status", "id", "host", "pid", "server", "release", "version")}),
-        (gettext_lazy("Times"), {"fields": ("started_at", "heartbeat_at", "stopped_at", "lost_at")}),
+        (gettext_lazy("Times"), {"fields": ("started", "heartbeat", "stopped", "lost")}),
         (gettext_lazy("Pools"), {"fields": ("stats_shown", "report_shown")}),
     )
-    readonly_fields = tuple(field for _title, options in fieldsets for field in options["fields"])
+    readonly_fields = tuple(str(field) for _title, options in fieldsets for field in options["fields"])
+
+    started = moment_column(Process, "started_at")
+    heartbeat = moment_column(Process, "heartbeat_at")
+    stopped = moment_column(Process, "stopped_at")
+    lost = moment_column(Process, "lost_at")
 
     @admin.display(description=gettext_lazy("status"))
     def status(self, process: Process) -> SafeString:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from django.utils import formats, timezone
+from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -74,7 +74,7 @@ def attempts_table(attempts: object) -> SafeString | str:
         (
             (
                 entry.get("attempt", ""),
-                _moment(entry.get("started_at")),
+                moment(_parsed(entry.get("started_at"))),
                 seconds(entry.get("ran")),
                 entry.get("outcome", ""),
                 error_line(entry.get("error")),
@@ -104,11 +104,15 @@ def seconds(value: object) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-def _moment(text: object) -> str:
-    try:
-        moment: datetime | None = parse_datetime(text) if isinstance(text, str) else None
-    except ValueError:
-        moment = None
-    if moment is None:
+def moment(value: datetime | None) -> str:
+    """Return a moment in the current time zone, to the second."""
+    if value is None:
         return NOTHING
-    return str(formats.localize(timezone.localtime(moment) if timezone.is_aware(moment) else moment))
+    return (timezone.localtime(value) if timezone.is_aware(value) else value).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _parsed(text: object) -> datetime | None:
+    try:
+        return parse_datetime(text) if isinstance(text, str) else None
+    except ValueError:
+        return None

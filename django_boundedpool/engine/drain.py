@@ -61,8 +61,7 @@ def drain(
     pools: Sequence[Pool],
     *,
     reason: str,
-    began: float,
-    deadline: Callable[[], bool],
+    began: Callable[[], float | None],
     hurry: Callable[[], bool],
     flush: Callable[[float], bool],
 ) -> DrainReport:
@@ -71,8 +70,8 @@ def drain(
     Arguments:
         pools: pools of this process.
         reason: what began the drain.
-        began: monotonic moment from which each pool's DRAIN_TIMEOUT counts.
-        deadline: whether DRAIN_TIMEOUT counts at all; asked again and again, since a signal may come later.
+        began: returns the monotonic moment from which each pool's DRAIN_TIMEOUT counts, or None as long as nothing
+            limits the drain; asked again and again, since a signal may come later.
         hurry: whether to stop waiting and only persist.
         flush: writes what is pending within the given seconds and says whether it could.
 
@@ -83,33 +82,32 @@ def drain(
     me = threading.current_thread()
     hurried = False
     interrupted: set[str] = set()
-    limited = deadline()
+    since = began()
     for pool in pools:
-        pool.begin_drain(began + pool.config.give_up_after if limited else None)
+        pool.begin_drain(None if since is None else since + pool.config.give_up_after)
     queued, running = (sum(pool.gauges()[i] for pool in pools) for i in (0, 1))
     limit = max((pool.config.drain_timeout for pool in pools), default=0.0)
-    left = max(0.0, began + limit - started)
     if queued or running:
-        until = f"at most {left:.1f} s left" if limited else "no deadline"
+        until = "no deadline" if since is None else f"at most {max(0.0, since + limit - started):.1f} s left"
         logger.info("Drain (%s): %d queued, %d running, %s.", reason, queued, running, until)
     waiting = list(pools)
     said = started
     try:
         while waiting and not hurried:
             now = time.monotonic()
-            if not limited and deadline():
-                limited = True
+            if since is None and (since := began()) is not None:
                 for pool in waiting:
-                    pool.begin_drain(began + pool.config.give_up_after)
-            if limited:
+                    pool.begin_drain(since + pool.config.give_up_after)
+            if since is not None:
                 for pool in waiting:
-                    if now >= began + pool.config.interrupt_after and pool.config.name not in interrupted:
+                    if now >= since + pool.config.interrupt_after and pool.config.name not in interrupted:
                         interrupted.add(pool.config.name)
                         pool.interrupt()
             waiting = [
                 pool
                 for pool in waiting
-                if not (limited and now >= began + pool.config.give_up_after) and not pool.wait_empty(0, beside=me)
+                if not (since is not None and now >= since + pool.config.give_up_after)
+                and not pool.wait_empty(0, beside=me)
             ]
             if waiting:
                 waiting[0].wait_empty(LOOK, beside=me)
@@ -123,7 +121,7 @@ def drain(
         hurried = True
     for pool in pools:
         pool.give_up()
-    flush_limit = 1.0 if hurried else max(0.5, began + limit - time.monotonic()) if limited else 60.0
+    flush_limit = 1.0 if hurried else 60.0 if since is None else max(0.5, since + limit - time.monotonic())
     flushed = flush(flush_limit)
     outcomes: dict[str, list[UUID]] = {}
     for pool in pools:
@@ -132,7 +130,7 @@ def drain(
     report = DrainReport(
         reason=reason,
         seconds=time.monotonic() - started,
-        deadline=limit if limited else None,
+        deadline=None if since is None else limit,
         outcomes=outcomes,
         flushed=flushed,
         hurried=hurried,

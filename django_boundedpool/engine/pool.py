@@ -143,17 +143,18 @@ class Pool:
         if refusal is not None:
             raise self.refused(refusal, record.spec.name)
 
-    def withdraw(self, record: JobRecord) -> None:
-        """Give a reservation back; the job never was accepted. Harmless when repeated."""
+    def withdraw(self, record: JobRecord) -> bool:
+        """Give a reservation back: the job never was accepted. False, and nothing happens, if there is none."""
         effects = _Effects()
         with self._lock:
             if self._reserved.pop(record.id, None) is None:
-                return
+                return False
             record.state = JobState.REJECTED
             self._release_place_locked(record)
             record.release_waiters_locked()
             effects.events.append(Event(kind=Kind.POOL_CHANGED, pool=self.config.name))
         self._apply(effects)
+        return True
 
     def accept(self, record: JobRecord) -> None:
         """Turn a reservation whose row is durable into a queued job. Harmless when repeated."""

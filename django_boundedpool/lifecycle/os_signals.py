@@ -29,17 +29,18 @@ class Watch:
     def __init__(self) -> None:
         self.first: float | None = None
         self.name = ""
-        self.draining = False
+        self.draining_since: float | None = None
         self.hurry = False
         self._interrupts = 0
 
     def saw(self, signum: int) -> None:
         """Note a signal."""
         now = time.monotonic()
+        began = self.first or self.draining_since or now
         if self.first is None:
             self.first = now
             self.name = signal.Signals(signum).name
-        elif self.draining and now - self.first > DEBOUNCE:
+        if self.draining_since is not None and now - began > DEBOUNCE:
             if signum == signal.SIGINT:
                 self._interrupts += 1
             if signum in (signal.SIGQUIT, signal.SIGABRT) or self._interrupts >= 2:
@@ -128,7 +129,7 @@ def _handle(signum: int, frame: FrameType | None) -> None:
     previous = _previous.get(signum, signal.SIG_DFL)
     runtime = _find()
     if runtime is not None:
-        if runtime.signals.draining:
+        if runtime.signals.draining_since is not None:
             runtime.signals.saw(signum)
             return
         if runtime.used:

@@ -107,7 +107,11 @@ class Runtime:
         return self.housekeeper.started or any(pool.accepted for pool in self.pools.values())
 
     def start(self) -> None:
-        """Start the recorder and the housekeeper, unless they run or jobs run inline."""
+        """Start the recorder and the housekeeper, unless they run or jobs run inline.
+
+        Raises:
+            StoreError: the system gives no thread for the recorder.
+        """
         if isinstance(self.recorder, Recorder):
             self.recorder.start()
             self.housekeeper.start()
@@ -131,13 +135,13 @@ class Runtime:
         with self._drain_lock:
             if self._report is None:
                 self.close_admission()
-                self.signals.draining = True
+                now = time.monotonic()
+                self.signals.draining_since = now
                 os_signals.take_over(self.signals)
                 self._report = drain(
                     list(self.pools.values()),
                     reason=self.signals.name or reason,
-                    began=self.signals.first or time.monotonic(),
-                    deadline=lambda: self.serving or self.signals.first is not None,
+                    began=lambda: self.signals.first or (now if self.serving else None),
                     hurry=lambda: self.signals.hurry,
                     flush=self.recorder.flush,
                 )
@@ -151,7 +155,8 @@ class Runtime:
             except Exception:
                 logger.exception("A listener failed on the drain report.")
         # A process whose last states could not be written is left to be found lost: then they are set right.
-        self.housekeeper.stop(report if report.flushed else None, timeout=1.0)
+        # There is nothing to note then, and nothing to wait for.
+        self.housekeeper.stop(report if report.flushed else None, timeout=1.0 if report.flushed else 0.0)
 
     def close(self) -> None:
         """Give up what is left, end every thread and close their connections. For tests."""
@@ -296,8 +301,11 @@ def _on_request(sender: object, **_: object) -> None:
         return  # reported by the check and by every submit; a page that needs no job must still be served
     if not runtime.serving:
         runtime.serving = True
-        if runtime.options.start_at == "first_request":
-            runtime.start()
+        if runtime.options.handle_signals:
+            # gunicorn --preload resets every handler after the fork; a synchronous worker gets here in its main thread.
+            os_signals.arm(peek)
+    if runtime.options.start_at == "first_request" and not runtime.options.inline:
+        runtime.housekeeper.start()
 
 
 def _on_setting_changed(*, setting: str, **_: object) -> None:

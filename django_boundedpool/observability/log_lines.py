@@ -12,10 +12,15 @@ logger = logging.getLogger("django_boundedpool.jobs")
 
 
 def on_event(event: Event) -> None:
-    """Log `event`: a failure for good at ERROR, what is worth a look at WARNING, the rest at DEBUG."""
+    """Log `event`: a failure for good at ERROR, what is worth a look at WARNING, the rest at DEBUG.
+
+    The fields are in the message and, as a dictionary, in the record's attribute `boundedpool`. Only the failure for
+    good has the exception with it; a retried attempt names its type alone.
+    """
     level = _level(event)
     if not logger.isEnabledFor(level):
         return
+    error = event.error
     fields: dict[str, Any] = {
         "pool": event.pool,
         "job_id": str(event.job_id) if event.job_id else "",
@@ -26,19 +31,19 @@ def on_event(event: Event) -> None:
         "reason": event.reason.value,
         "waited": round(event.waited, 6),
         "ran": round(event.ran, 6),
+        "delay": round(event.delay, 6),
+        "error": type(error).__qualname__ if error is not None else "",
     }
-    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", 0, 0.0))
-    failed = event.kind is Kind.JOB_FINISHED and level >= logging.ERROR
-    error = event.error
-    info = (type(error), error, error.__traceback__) if failed and error is not None else None
+    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", 0))
+    info = (type(error), error, error.__traceback__) if level >= logging.ERROR and error is not None else None
     logger.log(level, "%s %s", event.kind.value, shown, extra={"boundedpool": fields}, exc_info=info)
 
 
 def _level(event: Event) -> int:
+    if event.kind is Kind.JOB_RETRIED:
+        return logging.WARNING
     if event.kind is Kind.JOB_FINISHED and event.state is JobState.FAILED:
         return logging.ERROR
     if event.kind is Kind.JOB_FINISHED and event.state is JobState.ABANDONED:
-        return logging.WARNING
-    if event.kind is Kind.JOB_RETRIED:
         return logging.WARNING
     return logging.DEBUG

@@ -118,6 +118,8 @@ class Judge:
         self.heartbeat = heartbeat
         self.alias = alias
         self._sights: dict[UUID, _Sight] = {}
+        self._orphans: dict[UUID, float] = {}
+        self._look_at = 0.0
         self._machine = machine_id()
 
     def reap(self, me: UUID | None = None) -> int:
@@ -144,6 +146,31 @@ class Judge:
             if self._gone(row) or (row.silent and unchanged):
                 count += give_up(row, self.alias)
         self._sights = sights
+        return count + self._reap_orphans(me)
+
+    def _reap_orphans(self, me: UUID | None) -> int:
+        """Give up live jobs whose process is on record as ended, or not at all, and still is after LOST_AFTER.
+
+        A process may be killed before its first sign of life, and a judge in the middle of its work.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return 0
+        self._look_at = now + self.lost_after / 2
+        living = Process.objects.using(self.alias).filter(stopped_at=None, lost_at=None)
+        owned = Job.objects.using(self.alias).filter(live=True, process__isnull=False)
+        if me is not None:
+            owned = owned.exclude(process=me)
+        ids = owned.exclude(process__in=living.values("pk")).order_by().values_list("process", flat=True).distinct()
+        self._orphans = {process: self._orphans.get(process, now) for process in ids if process is not None}
+        count = 0
+        for process, since in self._orphans.items():
+            if now - since >= self.lost_after:
+                abandoned = _abandon_jobs_of(process, self.alias)
+                logger.warning(
+                    "Process %s is not on record as alive; %d of its jobs are abandoned.", process, abandoned
+                )
+                count += abandoned
         return count
 
     def _gone(self, row: Process) -> bool:
@@ -158,22 +185,25 @@ class Judge:
 
 def give_up(process: Process, alias: str) -> int:
     """Declare `process` lost and abandon its live jobs; return how many. Safe to run in several processes at once."""
-    # Not later, instead of equal: SQLite's own clock writes milliseconds, and as text .123 is not .123000.
-    unchanged = Process.objects.using(alias).filter(pk=process.pk, heartbeat_at__lte=process.heartbeat_at)
-    lost = unchanged.filter(stopped_at=None, lost_at=None)
-    if not lost.update(lost_at=Now()):
-        return 0
+    with transaction.atomic(using=alias):
+        row = Process.objects.using(alias).select_for_update().filter(pk=process.pk, stopped_at=None, lost_at=None)
+        # Compared here, not in SQL: SQLite keeps moments as texts, and its own clock writes fewer digits than Django.
+        if row.values_list("heartbeat_at", flat=True).first() != process.heartbeat_at:
+            return 0
+        row.update(lost_at=Now())
+    count = _abandon_jobs_of(process.pk, alias)
+    logger.warning("Process %s (%s) is lost; %d of its jobs are abandoned.", process, process.pk, count)
+    return count
+
+
+def _abandon_jobs_of(process: UUID, alias: str) -> int:
     count = 0
     while True:
         with transaction.atomic(using=alias):
-            ids = list(
-                Job.objects.using(alias).filter(process=process.pk, live=True).values_list("pk", flat=True)[:BATCH]
-            )
-            count += _abandon(ids, process.pk, alias)
+            ids = list(Job.objects.using(alias).filter(process=process, live=True).values_list("pk", flat=True)[:BATCH])
+            count += _abandon(ids, process, alias)
         if len(ids) < BATCH:
-            break
-    logger.warning("Process %s (%s) is lost; %d of its jobs are abandoned.", process, process.pk, count)
-    return count
+            return count
 
 
 def _abandon(ids: list[UUID], process: UUID, alias: str) -> int:

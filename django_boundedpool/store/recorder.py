@@ -10,6 +10,7 @@ import contextvars
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -78,8 +79,8 @@ class Recorder:
         self._inserts: dict[UUID, _Insert] = {}
         self._updates: dict[UUID, Owned] = {}
         # Reentrant by design: a finalizer that runs anywhere, under any lock, may put into it.
-        self._inbox: SimpleQueue[UUID | None] = SimpleQueue()
-        self._unsettled: list[UUID] = []
+        self._inbox: SimpleQueue[None] = SimpleQueue()
+        self._unsettled: deque[UUID] = deque()
         self._thread: threading.Thread | None = None
         self._hasty = threading.Event()
         self._written = threading.Condition(self._lock)
@@ -126,7 +127,8 @@ class Recorder:
 
     def settle(self, job_id: UUID) -> None:
         """Find out whether the row of a job exists whose transaction ended without a word. May run in a finalizer."""
-        self._inbox.put(job_id)
+        self._unsettled.append(job_id)
+        self._inbox.put(None)
 
     def flush(self, timeout: float) -> bool:
         """Write everything that is pending now; False if that was not possible within `timeout` seconds."""
@@ -134,7 +136,7 @@ class Recorder:
         self._hasty.set()
         self._inbox.put(None)
         with self._lock:
-            while self._inserts or self._updates:
+            while self._inserts or self._updates or self._unsettled:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
@@ -230,14 +232,12 @@ class Recorder:
     def _take(self, timeout: float, then: Callable[[], object] | None = None) -> bool:
         """Take one wake-up; after `timeout` without one call `then` and wait without limit."""
         try:
-            job_id = self._inbox.get(timeout=timeout) if timeout > 0 else self._inbox.get_nowait()
+            self._inbox.get(block=timeout > 0, timeout=timeout)
         except Empty:
             if then is None:
                 return False
             then()
-            job_id = self._inbox.get()
-        if job_id is not None:
-            self._unsettled.append(job_id)
+            self._inbox.get()
         return True
 
     def _write_once(self) -> None:
@@ -261,8 +261,10 @@ class Recorder:
                 self._one_by_one(inserts, updates)
         while self._unsettled:
             job_id = self._unsettled[0]
+            if job_id in self._inserts:
+                break  # given up by its submitter, but not written yet: the next round writes it first
             self._settle(job_id, writes.exists(job_id, self.alias))
-            self._unsettled.pop(0)
+            self._unsettled.popleft()
 
     def _transaction(self, inserts: list[_Insert], updates: list[Owned]) -> None:
         lost = []

@@ -2,11 +2,9 @@ import os
 
 from django.core.asgi import get_asgi_application
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "linkdemo.settings")
-django_application = get_asgi_application()
+from django_boundedpool.lifecycle.asgi import lifespan
 
-# Only now: the package's modules need the settings and the apps.
-from django_boundedpool.lifecycle.asgi import lifespan  # noqa: E402
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "linkdemo.settings")
 
 # The wrapper lets the pools finish their work before the server's shutdown ends.
-application = lifespan(django_application)
+application = lifespan(get_asgi_application())

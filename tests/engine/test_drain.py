@@ -27,11 +27,11 @@ def make():
 
 
 def run_drain(bench, *, limited=True, hurry=lambda: False, flush=lambda timeout: True, began=None):
+    moment = time.monotonic() if began is None else began
     return drain(
         [bench.pool],
         reason="test",
-        began=time.monotonic() if began is None else began,
-        deadline=lambda: limited,
+        began=lambda: moment if limited else None,
         hurry=hurry,
         flush=flush,
     )
@@ -158,13 +158,12 @@ def test_a_drain_without_a_deadline_waits_until_a_signal_gives_it_one(make):
     bench = make(workers=1, drain_timeout=0.5)
     gate = threading.Event()
     record = bench.submit(lambda: gate.wait(30) and None)
-    limited = threading.Event()
-    threading.Timer(0.3, limited.set).start()
+    signals = []
+    threading.Timer(0.7, lambda: signals.append(time.monotonic())).start()
     report = drain(
         [bench.pool],
         reason="exit",
-        began=time.monotonic(),
-        deadline=limited.is_set,
+        began=lambda: signals[0] if signals else None,
         hurry=lambda: False,
         flush=lambda timeout: True,
     )

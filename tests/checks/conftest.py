@@ -1,0 +1,3 @@
+from tests.http.conftest import held, inline
+
+__all__ = ["held", "inline"]
