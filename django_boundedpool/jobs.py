@@ -379,6 +379,11 @@ def _refuse_event_loop(name: str) -> None:
 def _make_durable(active: Runtime, pool: Pool, record: JobRecord) -> None:
     """Store the row of a reserved job, and start the job once it is durable."""
     connection = connections[active.alias]
+    if _in_testcase(connection) and not active.options.inline:
+        raise ConfigurationError(
+            "A job submitted inside a TestCase cannot be seen by a worker thread. Use TransactionTestCase, or set "
+            'BOUNDED_POOL_OPTIONS = {"INLINE": True} in the test settings.'
+        )
     if _caller_atomic(connection):
         _join_transaction(active, pool, record)
         return
@@ -389,11 +394,6 @@ def _make_durable(active: Runtime, pool: Pool, record: JobRecord) -> None:
         # The jobs live in another database than the caller's transaction: both follow its commit.
         _CommitHook(active, record, lambda: _store_and_start(active, pool, record), other, stored=False)
         return
-    if connection.in_atomic_block and not active.options.inline:
-        raise ConfigurationError(
-            "A job submitted inside a TestCase cannot be seen by a worker thread. Use TransactionTestCase, or set "
-            'BOUNDED_POOL_OPTIONS = {"INLINE": True} in the test settings.'
-        )
     _store_and_start(active, pool, record)
 
 
@@ -470,6 +470,10 @@ class _CommitHook:
     def forgotten(self) -> bool:
         """Whether the transaction is over without a call. May be asked from any thread."""
         return not self._over and not any(entry[1] is self for entry in self._connection.run_on_commit)
+
+
+def _in_testcase(connection: Any) -> bool:
+    return bool(connection.in_atomic_block and connection.atomic_blocks and connection.atomic_blocks[0]._from_testcase)
 
 
 def _caller_atomic(connection: Any) -> bool:

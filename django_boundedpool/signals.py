@@ -45,7 +45,9 @@ _BY_KIND = {
 
 
 def connect() -> None:
-    """Pass the engine's events on."""
+    """Pass the engine's events on, once in a process."""
+    if _forward_drain in runtime.DRAINED:
+        return
     runtime.EVENTS.subscribe(_forward)
     runtime.DRAINED.append(_forward_drain)
 

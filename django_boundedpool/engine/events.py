@@ -6,9 +6,9 @@ kind                    when
 job_accepted            the job has a place and its row is durable
 job_rejected            a submit was refused; `code` says why
 job_started             a worker begins an attempt; `waited` is its time in the queue
-job_retried             an attempt failed and another will follow after `delay` seconds
+job_retried             an attempt failed after `ran` seconds; another follows after `delay`
 job_finished            the job reached a terminal state; `ran` is its last attempt's run time
-cancel_requested        a running job was asked to stop; `reason` says why
+cancel_requested        somebody asked a live job to stop, for the first time; `reason` says who
 pool_changed            depth, busy workers or another gauge may have changed
 ======================  =====================================================================
 

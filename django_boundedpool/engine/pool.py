@@ -234,17 +234,16 @@ class Pool:
             record = self._live.get(job_id)
             if record is None:
                 return None
+            if record.cancel_requested is None:
+                record.cancel_requested = reason
+                effects.events.append(self._event_locked(Kind.CANCEL_REQUESTED, record, reason=reason))
+                if record.state is JobState.RUNNING:
+                    effects.tokens.append((record.token, reason))
+            answer = "requested"
             if record.state is JobState.QUEUED:
                 self._unqueue_locked(record)
                 self._end_locked(record, JobState.CANCELLED, reason, effects)
                 answer = "cancelled"
-            else:
-                answer = "requested"
-                if record.cancel_requested is None:
-                    record.cancel_requested = reason
-                    if record.state is JobState.RUNNING:
-                        effects.tokens.append((record.token, reason))
-                        effects.events.append(self._event_locked(Kind.CANCEL_REQUESTED, record, reason=reason))
         self._apply(effects)
         return answer
 
@@ -472,7 +471,8 @@ class Pool:
         self._cancel_timers_locked(record)
         effects.timers.append((due, record, lambda: self._retry_due(record.id)))
         effects.saves.append(record.changes_locked())
-        effects.events.append(self._event_locked(Kind.JOB_RETRIED, record, delay=delay, error=error))
+        ran = now - record.started_mono
+        effects.events.append(self._event_locked(Kind.JOB_RETRIED, record, ran=ran, delay=delay, error=error))
 
     def _note_failure_locked(self, record: JobRecord, outcome: str, described: dict[str, str], now: float) -> None:
         record.failures += 1

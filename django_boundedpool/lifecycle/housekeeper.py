@@ -14,8 +14,9 @@ from django.db import connections
 
 from ..engine.config import ProcessOptions
 from ..engine.drain import DrainReport
+from ..engine.events import Event, Events, Kind
 from ..engine.pool import Pool
-from ..engine.states import Reason
+from ..engine.states import JobState, Reason
 from ..store import processes, retention
 from ..store.recorder import DirectRecorder, Recorder
 
@@ -40,6 +41,7 @@ class Housekeeper:
         recorder: Recorder | DirectRecorder,
         server: str,
         sweep: Callable[[], None],
+        events: Events,
     ) -> None:
         self._options = options
         self._alias = alias
@@ -47,6 +49,7 @@ class Housekeeper:
         self._recorder = recorder
         self._server = server
         self._sweep = sweep
+        self._events = events
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -86,7 +89,10 @@ class Housekeeper:
 
     def _loop(self) -> None:
         judge = processes.Judge(
-            lost_after=self._options.lost_after, heartbeat=self._options.heartbeat, alias=self._alias
+            lost_after=self._options.lost_after,
+            heartbeat=self._options.heartbeat,
+            alias=self._alias,
+            retention={pool.config.name: pool.config.retention[JobState.ABANDONED] for pool in self._pools},
         )
         heartbeat = self._options.heartbeat
         beat_at = reap_at = poll_at = 0.0
@@ -98,6 +104,8 @@ class Housekeeper:
             try:
                 if now >= beat_at:
                     beat_at = now + heartbeat
+                    # Ages and stuck workers change without an event: let whoever watches look again.
+                    self._events.emit([Event(kind=Kind.POOL_CHANGED, pool=pool.config.name) for pool in self._pools])
                     self._beat()
                 if now >= poll_at and any(pool.gauges()[:2] != (0, 0) for pool in self._pools):
                     poll_at = now + min(CANCEL_POLL, heartbeat) * 0.9

@@ -87,6 +87,7 @@ class Runtime:
             recorder=self.recorder,
             server=server(),
             sweep=self.sweep,
+            events=self.events,
         )
         self.serving = False
         self.signals = os_signals.Watch()

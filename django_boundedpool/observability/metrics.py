@@ -62,9 +62,9 @@ class Metrics:
         )
         self.finished = counter("finished_total", "Jobs that ended.", "job_name", "state", "reason")
         self.retries = counter("retries_total", "Attempts that failed and were followed by another.", "job_name")
-        self.cancel_requests = counter("cancel_requests_total", "Running jobs that were asked to stop.")
+        self.cancel_requests = counter("cancel_requests_total", "Jobs that were asked to stop, waiting or running.")
         self.queue_wait = histogram("queue_wait_seconds", "From eligible to started.", WAIT_BUCKETS, "job_name")
-        self.run_time = histogram("run_seconds", "How long the last attempt of a job ran.", RUN_BUCKETS, "job_name")
+        self.run_time = histogram("run_seconds", "How long an attempt ran.", RUN_BUCKETS, "job_name")
 
     def _gauge(self, name: str, text: str, mode: Any) -> Gauge:
         return self._known(Gauge, name) or Gauge(
@@ -96,6 +96,7 @@ class Metrics:
             self.queue_wait.labels(event.pool, event.job_name).observe(event.waited)
         elif event.kind is Kind.JOB_RETRIED:
             self.retries.labels(event.pool, event.job_name).inc()
+            self.run_time.labels(event.pool, event.job_name).observe(event.ran)
         elif event.kind is Kind.CANCEL_REQUESTED:
             self.cancel_requests.labels(event.pool).inc()
         elif event.kind is Kind.JOB_FINISHED and event.state is not None:

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -111,9 +112,11 @@ class Judge:
         lost_after: silence in seconds by the database's clock.
         heartbeat: seconds between two signs of life.
         alias: database alias.
+        retention: seconds that the row of an abandoned job is kept, by pool.
     """
 
-    def __init__(self, *, lost_after: float, heartbeat: float, alias: str) -> None:
+    def __init__(self, *, lost_after: float, heartbeat: float, alias: str, retention: Mapping[str, float]) -> None:
+        self.retention = retention
         self.lost_after = lost_after
         self.heartbeat = heartbeat
         self.alias = alias
@@ -144,7 +147,7 @@ class Judge:
             sights[row.pk] = sight
             unchanged = time.monotonic() - sight.since >= 2 * self.heartbeat
             if self._gone(row) or (row.silent and unchanged):
-                count += give_up(row, self.alias)
+                count += give_up(row, self.alias, self.retention)
         self._sights = sights
         return count + self._reap_orphans(me)
 
@@ -166,7 +169,7 @@ class Judge:
         count = 0
         for process, since in self._orphans.items():
             if now - since >= self.lost_after:
-                abandoned = _abandon_jobs_of(process, self.alias)
+                abandoned = _abandon_jobs_of(process, self.alias, self.retention)
                 logger.warning(
                     "Process %s is not on record as alive; %d of its jobs are abandoned.", process, abandoned
                 )
@@ -183,7 +186,7 @@ class Judge:
         )
 
 
-def give_up(process: Process, alias: str) -> int:
+def give_up(process: Process, alias: str, retention: Mapping[str, float]) -> int:
     """Declare `process` lost and abandon its live jobs; return how many. Safe to run in several processes at once."""
     with transaction.atomic(using=alias):
         row = Process.objects.using(alias).select_for_update().filter(pk=process.pk, stopped_at=None, lost_at=None)
@@ -191,23 +194,28 @@ def give_up(process: Process, alias: str) -> int:
         if row.values_list("heartbeat_at", flat=True).first() != process.heartbeat_at:
             return 0
         row.update(lost_at=Now())
-    count = _abandon_jobs_of(process.pk, alias)
+    count = _abandon_jobs_of(process.pk, alias, retention)
     logger.warning("Process %s (%s) is lost; %d of its jobs are abandoned.", process, process.pk, count)
     return count
 
 
-def _abandon_jobs_of(process: UUID, alias: str) -> int:
+def _abandon_jobs_of(process: UUID, alias: str, retention: Mapping[str, float]) -> int:
     count = 0
     while True:
         with transaction.atomic(using=alias):
             ids = list(Job.objects.using(alias).filter(process=process, live=True).values_list("pk", flat=True)[:BATCH])
-            count += _abandon(ids, process, alias)
+            count += _abandon(ids, process, alias, retention)
         if len(ids) < BATCH:
             return count
 
 
-def _abandon(ids: list[UUID], process: UUID, alias: str) -> int:
+def _abandon(ids: list[UUID], process: UUID, alias: str, retention: Mapping[str, float]) -> int:
     now = timezone.now()
+    kept = models.Case(
+        *[models.When(pool=pool, then=models.Value(now + timedelta(seconds=span))) for pool, span in retention.items()],
+        default=models.Value(now + timedelta(seconds=RETENTION[JobState.ABANDONED])),
+        output_field=models.DateTimeField(),
+    )
     # The higher fence makes every later write of the lost process miss.
     return (
         Job.objects.using(alias)
@@ -217,7 +225,7 @@ def _abandon(ids: list[UUID], process: UUID, alias: str) -> int:
             reason=Reason.PROCESS_LOST.value,
             live=False,
             finished_at=now,
-            retain_until=now + timedelta(seconds=RETENTION[JobState.ABANDONED]),
+            retain_until=kept,
             fence=models.F("fence") + 1,
             version=models.F("version") + 1,
         )

@@ -16,13 +16,13 @@ BATCH = 1000
 
 def expired(alias: str) -> int:
     """Return how many rows a prune would delete now."""
-    return Job.objects.using(alias).filter(retain_until__lte=timezone.now()).count()
+    return Job.objects.using(alias).filter(live=False, retain_until__lte=timezone.now()).count()
 
 
 def prune(alias: str, *, budget: float | None = None, batch: int = BATCH) -> Iterator[int]:
     """Delete expired rows, oldest first, yielding the number deleted by each transaction.
 
-    A live row is never deleted: it has no `retain_until`. Several prunes at once are safe.
+    A live row is never deleted. Several prunes at once are safe.
 
     Arguments:
         alias: database alias.
@@ -33,7 +33,7 @@ def prune(alias: str, *, budget: float | None = None, batch: int = BATCH) -> Ite
     now = timezone.now()
     while budget is None or time.monotonic() - began < budget:
         with transaction.atomic(using=alias):
-            rows = Job.objects.using(alias).filter(retain_until__lte=now)
+            rows = Job.objects.using(alias).filter(live=False, retain_until__lte=now)
             moments = list(rows.order_by("retain_until").values_list("retain_until", flat=True)[:batch])
             if not moments:
                 return

@@ -113,7 +113,10 @@ class ThreadedInTestCase(TestCase):
     def test_T01_threaded_mode_gives_a_hint_and_not_a_hang(self):
         with pytest.raises(ConfigurationError, match="INLINE"):
             jobs.add.submit(1)
+        with transaction.atomic(), pytest.raises(ConfigurationError, match="INLINE"):
+            jobs.add.submit(1)
         assert pools["default"].stats().reserved == 0
+        assert not {name for name in ours() if "housekeeper" in name or "recorder" in name}
 
 
 def ours():

@@ -19,7 +19,7 @@ ALIAS = "default"
 
 
 def judge() -> Judge:
-    return Judge(lost_after=0.5, heartbeat=0.1, alias=ALIAS)
+    return Judge(lost_after=0.5, heartbeat=0.1, alias=ALIAS, retention={})
 
 
 def job_of(process: uuid.UUID, state: str = "running") -> Job:
@@ -71,7 +71,7 @@ def test_sign_of_life_after_the_look_saves_a_process() -> None:
     Process.objects.filter(pk=process).update(heartbeat_at=Now())
     while Process.objects.get(pk=process).heartbeat_at == seen.heartbeat_at:
         assert processes.beat(process, {}, ALIAS) == "alive"
-    assert processes.give_up(seen, ALIAS) == 0
+    assert processes.give_up(seen, ALIAS, {}) == 0
     assert Job.objects.get().live
 
 

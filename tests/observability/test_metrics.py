@@ -80,7 +80,7 @@ def test_submit_run_cancel_and_refuse_are_counted(
     assert first.cancel() == "cancelled"
     assert running.cancel() == "requested"
     assert value(scrape(), "queue_depth") == 1
-    assert change("cancel_requests_total") == 1
+    assert change("cancel_requests_total") == 2
     face_jobs.release.set()
     testing.join()
     assert second.result(10) == 7

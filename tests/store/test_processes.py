@@ -29,7 +29,7 @@ def job_of(process, **values):
 
 
 def judge(**options):
-    return Judge(**{"lost_after": 30, "heartbeat": 5, "alias": ALIAS, **options})
+    return Judge(**{"lost_after": 30, "heartbeat": 5, "alias": ALIAS, "retention": {}, **options})
 
 
 def silent(process, seconds=60):
@@ -75,7 +75,7 @@ def test_the_heartbeat_that_a_process_writes_itself_lets_it_be_given_up():
     processes.register(me, server="", release="", alias=ALIAS)
     job_of(Process.objects.get(pk=me))
     processes.beat(me, {}, ALIAS)
-    assert processes.give_up(Process.objects.get(pk=me), ALIAS) == 1
+    assert processes.give_up(Process.objects.get(pk=me), ALIAS, {}) == 1
 
 
 def test_a_silent_process_is_lost_only_after_the_judge_has_watched_it():
@@ -132,10 +132,19 @@ def test_a_process_id_that_was_used_again_is_another_process():
     assert judge().reap() == 1
 
 
+def test_rows_are_kept_as_long_as_their_pool_says():
+    process = another()
+    short, usual = job_of(process), Job.objects.create(name="x", pool="other", process=process.pk, state="queued")
+    assert processes.give_up(process, ALIAS, {"default": 60.0}) == 2
+    for job, seconds in ((short, 60), (usual, 30 * 86400)):
+        job.refresh_from_db()
+        assert (job.retain_until - job.finished_at).total_seconds() == pytest.approx(seconds)
+
+
 def test_finished_jobs_of_a_lost_process_keep_their_state():
     process = another()
     done = job_of(process, state="succeeded", live=False)
-    assert processes.give_up(process, ALIAS) == 0
+    assert processes.give_up(process, ALIAS, {}) == 0
     done.refresh_from_db()
     assert done.state == "succeeded"
 
@@ -144,8 +153,8 @@ def test_two_judges_give_up_a_process_once():
     process = another()
     job_of(process)
     stale = Process.objects.get(pk=process.pk)
-    assert processes.give_up(process, ALIAS) == 1
-    assert processes.give_up(stale, ALIAS) == 0
+    assert processes.give_up(process, ALIAS, {}) == 1
+    assert processes.give_up(stale, ALIAS, {}) == 0
 
 
 def test_a_process_that_beat_again_is_not_given_up():
@@ -153,7 +162,7 @@ def test_a_process_that_beat_again_is_not_given_up():
     job_of(process)
     stale = Process.objects.get(pk=process.pk)
     processes.beat(process.pk, {}, ALIAS)
-    assert processes.give_up(stale, ALIAS) == 0
+    assert processes.give_up(stale, ALIAS, {}) == 0
 
 
 def test_many_jobs_are_given_up_in_batches(monkeypatch):
@@ -161,7 +170,7 @@ def test_many_jobs_are_given_up_in_batches(monkeypatch):
     process = another()
     for _ in range(10):
         job_of(process)
-    assert processes.give_up(process, ALIAS) == 10
+    assert processes.give_up(process, ALIAS, {}) == 10
 
 
 def test_cancel_requests_are_found_for_live_jobs_of_the_process_only():

@@ -30,7 +30,7 @@ def test_expired_rows_are_deleted_oldest_first_in_batches():
 
 def test_a_live_row_is_never_deleted():
     rows(3, state="running")
-    rows(1, state="queued")
+    rows(1, state="queued", ago=timedelta(minutes=1))
     assert list(retention.prune("default")) == []
     assert Job.objects.count() == 4
 
