@@ -6,11 +6,16 @@ import math
 from http import HTTPStatus
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template import TemplateDoesNotExist
+from django.template.loader import render_to_string
+from django.utils.cache import patch_vary_headers
 from django.utils.log import log_response
 
 from ..engine.errors import InvalidArguments, Rejected
+from .negotiation import prefers_html
 
 #: Status of each refusal code.
 STATUS = {
@@ -50,20 +55,36 @@ def problem(status: int, code: str, detail: str, **members: Any) -> HttpResponse
     return response
 
 
-def refusal(error: Rejected) -> HttpResponse | None:
+def refusal(error: Rejected, request: HttpRequest | None = None) -> HttpResponse | None:
     """Return the answer to a refused submit; None for a programmer's error, which Django should report.
 
-    Retry-After is there, in whole seconds, only where a moment is known.
+    Problem details, or the template boundedpool/refused.html where the request would rather have a page. Retry-After is
+    there, in whole seconds, only where a moment is known.
     """
     if isinstance(error, InvalidArguments):
         return None
-    seconds = error.retry_after
     members: dict[str, Any] = {"pool": error.pool}
-    if seconds is not None:
-        members["retry_after"] = max(1, math.ceil(seconds))
-    response = problem(STATUS.get(error.code, 503), error.code, DETAIL.get(error.code, str(error)), **members)
-    if seconds is not None:
+    if error.retry_after is not None:
+        members["retry_after"] = max(1, math.ceil(error.retry_after))
+    status, detail = STATUS.get(error.code, 503), DETAIL.get(error.code, str(error))
+    response = None
+    if isinstance(request, HttpRequest) and prefers_html(request):  # REST framework's own request is not one
+        response = _page(status, request, {"code": error.code, "detail": detail, **members})
+    response = response or problem(status, error.code, detail, **members)
+    patch_vary_headers(response, ["Accept"])
+    if "retry_after" in members:
         response["Retry-After"] = str(members["retry_after"])
+    return response
+
+
+def _page(status: int, request: HttpRequest, context: dict[str, Any]) -> HttpResponse | None:
+    """Return the page for people, or None in a project without Django's templates."""
+    try:
+        text = render_to_string("boundedpool/refused.html", {"title": HTTPStatus(status).phrase, **context}, request)
+    except (TemplateDoesNotExist, ImproperlyConfigured):
+        return None
+    response = HttpResponse(text, status=status)
+    response["Cache-Control"] = "no-store"
     return response
 
 
@@ -72,7 +93,7 @@ def answer_refusal(request: HttpRequest | None, error: Rejected) -> HttpResponse
 
     Django itself would log every 503 as an error, and so mail the administrators once for each refusal of an overload.
     """
-    response = refusal(error)
+    response = refusal(error, request)
     if response is not None:
         path = request.path if request is not None else ""
         log_response("Refused (%s): %s", error.code, path, response=response, request=request, level="warning")

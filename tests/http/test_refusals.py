@@ -262,3 +262,41 @@ def test_a_stopping_pool_answers_503_without_retry_after(inline: None, client: C
     response = client.post("/submit/")
     assert (response.status_code, response.json()["code"]) == (503, "draining")
     assert "Retry-After" not in response
+
+
+def test_a_browser_gets_a_page_that_says_when_to_try_again(rf: RequestFactory) -> None:
+    request = rf.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    answer = refusal(full(retry_after=6.2), request)
+    assert answer is not None
+    assert (answer.status_code, answer["Content-Type"]) == (503, "text/html; charset=utf-8")
+    assert answer["Retry-After"] == "7"
+    assert "Accept" in answer["Vary"]
+    page = answer.content.decode()
+    assert "Try again in 7 seconds." in page
+    assert "Pool &#x27;default&#x27; is full." in page
+
+
+def test_a_program_gets_problem_details_whatever_else_it_takes(rf: RequestFactory) -> None:
+    for header in ("*/*", "application/json, text/html;q=0.9", "", "nonsense"):
+        answer = refusal(full(), rf.get("/", headers={"Accept": header}))
+        assert answer is not None
+        assert answer["Content-Type"] == "application/problem+json"
+
+
+def test_a_project_without_templates_answers_browsers_with_problem_details(rf: RequestFactory, settings: Any) -> None:
+    settings.TEMPLATES = []
+    answer = refusal(full(), rf.get("/", headers={"Accept": "text/html"}))
+    assert answer is not None
+    assert (answer.status_code, answer["Content-Type"]) == (503, "application/problem+json")
+
+
+def test_the_middleware_answers_a_browser_with_the_page(settings: Any, client: Client) -> None:
+    settings.ROOT_URLCONF = __name__
+    global raised
+    before, raised = raised, full()
+    try:
+        answer = client.get("/plain/", headers={"Accept": "text/html"})
+    finally:
+        raised = before
+    assert answer.status_code == 503
+    assert b"<h1>Service Unavailable</h1>" in answer.content
