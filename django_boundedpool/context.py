@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,10 +16,13 @@ from django.db import close_old_connections, reset_queries
 from django.utils import timezone, translation
 
 from .engine import payload
+from .engine.errors import JobInterrupted
 from .engine.pool import Pool
 from .engine.record import JobRecord
 from .engine.states import Reason
 from .lifecycle import runtime
+
+logger = logging.getLogger("django_boundedpool.jobs")
 
 _current: ContextVar[JobContext | None] = ContextVar("boundedpool_job", default=None)
 
@@ -119,7 +123,10 @@ def run(record: JobRecord) -> Any:
     """Call the code of a job and return its value: the runner of every pool."""
     active = runtime.current()
     context = JobContext(record, active.pools[record.spec.pool])
-    args, kwargs = payload.decode(record.payload or "[[],{}]")
+    text = record.payload
+    if text is None:  # ended (given up, forfeited) between its start and this line
+        raise JobInterrupted(record.token.reason or Reason.SHUTDOWN)
+    args, kwargs = payload.decode(text)
     if record.spec.takes_context:
         args.insert(0, context)
     token = _current.set(context)
@@ -141,10 +148,11 @@ def _clean_thread() -> Iterator[None]:
     try:
         yield
     finally:
-        translation.deactivate()
-        timezone.deactivate()
-        caches.close_all()
-        close_old_connections()
+        for tidy in (translation.deactivate, timezone.deactivate, caches.close_all, close_old_connections):
+            try:
+                tidy()
+            except Exception:
+                logger.exception("Tidying up after a job failed.")  # its outcome stands
 
 
 def bind(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:  # noqa: FBT001 - one internal caller

@@ -108,6 +108,8 @@ class JobHandle:
         Raises:
             JobNotFound: there is no such job.
         """
+        if self._record is not None and self._record.state.terminal:
+            return "finished"
         row = load(self.id)
         asker = owner_key(by)
         reason = Reason.OPERATOR if asker and asker != row.owner_key else Reason.USER
@@ -148,7 +150,7 @@ class JobHandle:
         if record.state is JobState.FAILED and record.reason is not Reason.TIMEOUT:
             error = record.exception
             if isinstance(error, Exception) and record.reason is not Reason.BAD_RESULT:
-                raise error
+                raise error.with_traceback(record.exception_trace)
         raise _ended(record.state, record.reason, record.error, record.attempt)
 
     def _wait(self, record: JobRecord, timeout: float | None) -> None:

@@ -14,7 +14,7 @@ from django.db import connections, transaction
 
 from . import context
 from .engine import payload
-from .engine.config import seconds
+from .engine.config import LONGEST, seconds
 from .engine.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, Rejected, StoreUnavailable
 from .engine.ids import uuid7
 from .engine.pool import Pool
@@ -148,7 +148,7 @@ class JobFunction(Generic[P, R]):
         active.give_back_dropped()
         pool = _pool(active, self.spec)
         pool.check_open(self.spec.name)
-        record = self._record(pool, args, kwargs)
+        record = self._record(active, pool, args, kwargs)
         try:
             pool.reserve(record)
             _make_durable(active, pool, record)
@@ -172,7 +172,7 @@ class JobFunction(Generic[P, R]):
         except Rejected:
             return None
 
-    def _record(self, pool: Pool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRecord:
+    def _record(self, active: Runtime, pool: Pool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRecord:
         spec = self.spec
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -207,29 +207,34 @@ class JobFunction(Generic[P, R]):
             owner_key=self._call.owner,
             batch=self._call.batch,
             correlation_id=self._call.correlation_id,
+            process=active.process,
         )
 
     def _censored(self, bound: inspect.BoundArguments, plain: list[Any]) -> tuple[tuple[Any, Any], bool]:
         """Return the arguments as they may be stored, and whether some were withheld."""
         args, kwargs = plain
-        names = set(self.spec.sensitive)
         positional = [
             name
             for name, parameter in self._signature.parameters.items()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
-        hidden = [index for index, name in enumerate(positional) if name in names and index < len(args)]
-        hidden_words = [name for name in kwargs if name in names]
-        # Words that land in **kwargs have no parameter of their own, so the names are looked at here.
+        hidden = [index for index, name in enumerate(positional) if index < len(args) and self._is_sensitive(name)]
+        # Not by parameter: words that land in **kwargs have none of their own.
+        hidden_words = [name for name in kwargs if self._is_sensitive(name)]
         for index in hidden:
             args[index] = WITHHELD
         for name in hidden_words:
             kwargs[name] = WITHHELD
         variadic = next((p.name for p in self._signature.parameters.values() if p.kind is p.VAR_POSITIONAL), None)
-        if variadic in names and len(args) > len(positional):
+        if variadic is not None and self._is_sensitive(variadic) and len(args) > len(positional):
             args[len(positional) :] = [WITHHELD] * (len(args) - len(positional))
             hidden.append(len(positional))
         return (args, kwargs), bool(hidden or hidden_words)
+
+    def _is_sensitive(self, name: str) -> bool:
+        if self.spec.sensitive is not None:
+            return name in self.spec.sensitive
+        return any(word in name.lower() for word in SENSITIVE_WORDS)
 
 
 @overload
@@ -282,17 +287,28 @@ def _declare(options: dict[str, Any], function: Callable[..., Any]) -> JobFuncti
     if not isinstance(name, str) or len(name) > 255:
         raise ConfigurationError(f"@job(name={name!r}): give a text of at most 255 characters.")
     checked = _checked_options(f"@job on {label}", options)
-    if checked.get("takes_context") and not inspect.signature(function).parameters:
-        raise ConfigurationError(f"{label}: takes_context=True needs a first parameter for the context.")
-    if "sensitive" not in checked:
-        names = inspect.signature(function).parameters
-        checked["sensitive"] = tuple(n for n in names if any(word in n.lower() for word in SENSITIVE_WORDS))
+    parameters = list(inspect.signature(function).parameters.values())
+    if checked.get("takes_context") and not (
+        parameters
+        and parameters[0].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    ):
+        raise ConfigurationError(f"{label}: takes_context=True needs a first positional parameter for the context.")
+    unknown = set(checked.get("sensitive", ())) - {parameter.name for parameter in parameters}
+    if unknown and not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        raise ConfigurationError(
+            f"{label}: sensitive names {', '.join(sorted(unknown))}, which it has no argument for."
+        )
     declared: JobFunction[Any, Any] = JobFunction(JobSpec(name=name, function=function, **checked))
     known = _registry.get(name)
-    if known is not None and known.spec.function.__code__.co_filename != function.__code__.co_filename:
+    # The same function again is a module that is loaded a second time.
+    if known is not None and _place(known.spec.function) != _place(function):
         raise ConfigurationError(f"Two jobs are named {name!r}; give one of them another name=.")
     _registry[name] = declared
     return declared
+
+
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
+    return function.__code__.co_filename, function.__qualname__
 
 
 def registered() -> Mapping[str, JobFunction[Any, Any]]:
@@ -325,6 +341,8 @@ def _checked_option(option: str, value: Any) -> Any:
         duration = seconds(value)
         if duration <= 0:
             raise ValueError("give more than 0 seconds")
+        if duration > LONGEST:
+            raise ValueError("give at most 366 days")
         return duration
     if option == "priority" and (isinstance(value, bool) or not isinstance(value, int) or not -100 <= value <= 100):
         raise ValueError("give a whole number from -100 to 100")
@@ -335,7 +353,7 @@ def _checked_option(option: str, value: Any) -> Any:
     if option == "pool" and not isinstance(value, str):
         raise ValueError("give the name of a pool in BOUNDED_POOLS")
     if option == "sensitive":
-        if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, tuple | list | set | frozenset) or not all(isinstance(item, str) for item in value):
             raise ValueError("give a tuple of argument names")
         return tuple(value)
     if option == "public_errors":
@@ -398,6 +416,8 @@ def _make_durable(active: Runtime, pool: Pool, record: JobRecord) -> None:
 
 
 def _store_and_start(active: Runtime, pool: Pool, record: JobRecord) -> None:
+    if pool.find(record.id) is not record:
+        pool.reserve(record)  # its hook looked forgotten while an earlier one took its time
     try:
         active.recorder.insert(record.first_row(), active.options.store_timeout)
     except StoreError as error:
@@ -414,6 +434,8 @@ def _store_and_start(active: Runtime, pool: Pool, record: JobRecord) -> None:
 
 def _start(active: Runtime, pool: Pool, record: JobRecord) -> None:
     active.start()
+    if record.process != active.process:
+        record.forfeited = True  # its owner was declared lost meanwhile: nobody may run it
     pool.accept(record)
     if active.options.inline:
         pool.run_inline(record)
@@ -455,13 +477,16 @@ class _CommitHook:
         self._start = start
         self._connection = connection
         self.stored = stored
+        self._called = False
+        # Set last: where a signal handler's SystemExit cuts the start short, the row must still be looked at.
         self._over = False
         transaction.on_commit(self, using=connection.alias, robust=True)
         active.watch(record.id, self)
 
     def __call__(self) -> None:
-        self._over = True
+        self._called = True
         self._start()
+        self._over = True
 
     def __del__(self) -> None:
         if not self._over:
@@ -469,7 +494,7 @@ class _CommitHook:
 
     def forgotten(self) -> bool:
         """Whether the transaction is over without a call. May be asked from any thread."""
-        return not self._over and not any(entry[1] is self for entry in self._connection.run_on_commit)
+        return not self._called and not any(entry[1] is self for entry in self._connection.run_on_commit)
 
 
 def _in_testcase(connection: Any) -> bool:

@@ -19,7 +19,9 @@ pool_drained   report, a ``DrainReport``
 from __future__ import annotations
 
 import logging
+import threading
 
+from django.db import close_old_connections
 from django.dispatch import Signal
 
 from .engine.drain import DrainReport
@@ -59,6 +61,9 @@ def _forward(event: Event) -> None:
     for receiver, answer in signal.send_robust(sender=event.job_name or None, event=event):
         if isinstance(answer, Exception):
             logger.error("Receiver %r failed on %s.", receiver, event.kind, exc_info=answer)
+    if threading.current_thread().name.startswith("boundedpool-"):
+        # What a receiver opened in a thread of ours, no request will ever close.
+        close_old_connections()
 
 
 def _forward_drain(report: DrainReport) -> None:

@@ -12,6 +12,11 @@ from .states import Reason
 logger = logging.getLogger("django_boundedpool.engine")
 
 
+def of_signal_handler(error: BaseException) -> bool:
+    """Whether `error` may come from a signal handler rather than from the code that was called."""
+    return isinstance(error, SystemExit | KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
 class CancelToken:
     """One attempt's stop request. It fires once and keeps its first reason. Safe from any thread.
 
@@ -72,10 +77,14 @@ class CancelToken:
     def clear(self) -> None:
         """Forget the callbacks: the attempt has ended, and they may hold clients and frames."""
         with self._lock:
-            self._callbacks = []
+            callbacks, self._callbacks = self._callbacks, []
+        del callbacks  # outside the lock: finalizers may run
 
     def _call(self, callback: Callable[[], object]) -> None:
         try:
             callback()
-        except Exception:
+        except BaseException as error:
+            # JobInterrupted and SystemExit too: this may be the timer's, the housekeeper's or the drain's thread.
+            if of_signal_handler(error):
+                raise
             logger.exception("A cancel callback failed.")

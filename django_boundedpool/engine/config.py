@@ -19,6 +19,8 @@ from .states import JobState
 
 MIB = 1024 * 1024
 DAY = 86_400.0
+#: Longest duration of any setting or option: dates and waits overflow beyond.
+LONGEST = 366 * DAY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +56,19 @@ def seconds(value: object) -> float:
     """Read a duration given as seconds (int, float) or timedelta; raise ValueError for anything else."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or (isinstance(value, float) and not math.isfinite(value))
+    ):
         raise ValueError("give seconds (a finite number) or a timedelta")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("give a number of seconds that a float can hold") from None
 
 
-def _seconds(low: float, high: float = 366 * DAY, *, optional: bool = False) -> Reader:
+def _seconds(low: float, high: float = LONGEST, *, optional: bool = False) -> Reader:
     remedy = f"give seconds or a timedelta, from {low:g} to {high:g} seconds{', or None' if optional else ''}."
 
     def read(value: object) -> float | None:
@@ -119,7 +128,8 @@ RETENTION: Mapping[JobState, float] = MappingProxyType(
 
 
 def _retention(value: object) -> Mapping[JobState, float]:
-    remedy = f"give a dictionary with any of the keys {', '.join(map(repr, map(str, RETENTION)))} and timedeltas > 0."
+    keys = ", ".join(map(repr, map(str, RETENTION)))
+    remedy = f"give a dictionary with any of the keys {keys} and timedeltas from 0 to 366 days."
     if not isinstance(value, Mapping):
         raise _Bad(remedy)
     merged = dict(RETENTION)
@@ -130,7 +140,7 @@ def _retention(value: object) -> Mapping[JobState, float]:
             merged[JobState(key)] = seconds(duration)
         except ValueError:
             raise _Bad(remedy) from None
-        if merged[JobState(key)] <= 0:
+        if not 0 < merged[JobState(key)] <= LONGEST:
             raise _Bad(remedy)
     return MappingProxyType(merged)
 

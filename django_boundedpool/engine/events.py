@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
+from .cancellation import of_signal_handler
 from .states import JobState, Reason
 
 logger = logging.getLogger("django_boundedpool.engine")
@@ -77,5 +78,7 @@ class Events:
             for listener in self._listeners:
                 try:
                     listener(event)
-                except Exception:
+                except BaseException as error:
+                    if of_signal_handler(error):
+                        raise
                     logger.exception("A listener failed on %s.", event.kind)

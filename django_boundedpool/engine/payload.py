@@ -10,8 +10,8 @@ import json
 import math
 from typing import Any
 
-#: Deeper nesting is refused: decoders of databases and browsers give up at different depths.
-MAX_DEPTH = 64
+#: Deeper nesting is refused: MariaDB's JSON ends at 32 levels, and a stored call adds its own.
+MAX_DEPTH = 30
 #: Integers outside this range are rounded by JavaScript and by some databases' JSON types.
 MAX_INTEGER = 2**63
 
@@ -28,7 +28,7 @@ def encode(value: object, root: str) -> str:
         root: how to call the value in an error, such as "args".
 
     Raises:
-        NotJson: anything else, a reference to itself, or nesting deeper than 64.
+        NotJson: anything else, a reference to itself, or nesting deeper than 30.
     """
     return json.dumps(_plain(value, root, 0), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 

@@ -42,7 +42,8 @@ class _Effects:
 
     saves: list[Snapshot] = field(default_factory=list)
     tokens: list[tuple[CancelToken, Reason]] = field(default_factory=list)
-    timers: list[tuple[float, JobRecord, Callable[[], object]]] = field(default_factory=list)
+    timers: list[tuple[float, JobRecord, int, Callable[[], object]]] = field(default_factory=list)
+    clears: list[CancelToken] = field(default_factory=list)
     wake: list[Worker] = field(default_factory=list)
     spawn: int = 0
     events: list[Event] = field(default_factory=list)
@@ -61,7 +62,6 @@ class Pool:
         runner: runs a job's code and returns its value.
         save: takes each new snapshot of a job; must not block.
         clock, timer, events: shared by the pools of a process.
-        prepare_thread: called first in every worker thread.
         rng: source of jitter.
         threaded: False where nobody but `run_inline` or `take` is to run jobs.
     """
@@ -75,7 +75,6 @@ class Pool:
         clock: Clock,
         timer: Timer,
         events: Events,
-        prepare_thread: Callable[[], None] | None = None,
         rng: random.Random | None = None,
         threaded: bool = True,
     ) -> None:
@@ -85,7 +84,6 @@ class Pool:
         self._save = save
         self._timer = timer
         self._events = events
-        self._prepare_thread = prepare_thread
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._threaded = threaded
         self._lock = threading.Lock()
@@ -137,6 +135,7 @@ class Pool:
         with self._lock:
             refusal = self._refusal_locked(record.payload_bytes)
             if refusal is None:
+                record.state = JobState.SUBMITTED
                 self._live[record.id] = record
                 self._reserved[record.id] = record
                 self._bytes += record.payload_bytes
@@ -167,7 +166,9 @@ class Pool:
             record.queued_mono = now
             self.accepted += 1
             effects.events.append(self._event_locked(Kind.JOB_ACCEPTED, record))
-            if record.cancel_requested is not None:
+            if record.forfeited:
+                self._end_locked(record, JobState.ABANDONED, Reason.PROCESS_LOST, effects)
+            elif record.cancel_requested is not None:
                 self._end_locked(record, JobState.CANCELLED, record.cancel_requested, effects)
             elif not self._starting or (self._drained is not None and self.config.on_shutdown != "run"):
                 state, reason = self._unstarted_end()
@@ -176,7 +177,7 @@ class Pool:
                 self._enqueue_locked(record, now, effects)
                 if record.spec.start_deadline is not None and record.attempt == 0:
                     due = now + record.spec.start_deadline
-                    effects.timers.append((due, record, lambda: self._start_deadline_passed(record.id)))
+                    effects.timers.append((due, record, record.version, lambda: self._start_deadline_passed(record.id)))
         self._apply(effects)
 
     def refused(self, refusal: Rejected, job_name: str = "") -> Rejected:
@@ -443,7 +444,7 @@ class Pool:
         if record.spec.timeout is not None:
             attempt = record.attempt
             due = now + record.spec.timeout
-            effects.timers.append((due, record, lambda: self._timeout_passed(record.id, attempt)))
+            effects.timers.append((due, record, record.version, lambda: self._timeout_passed(record.id, attempt)))
         effects.saves.append(record.changes_locked())
         effects.events.append(self._event_locked(Kind.JOB_STARTED, record, waited=waited))
 
@@ -462,14 +463,14 @@ class Pool:
             self._end_locked(record, JobState.ABANDONED, Reason.DRAIN_DEADLINE, effects, noted=True)
             return
         self._running.pop(record.id)
-        record.token.clear()
+        effects.clears.append(record.token)
         record.move(JobState.QUEUED)
         record.due = due
         record.run_after = self.clock.now() + timedelta(seconds=delay)
         self._retries += 1
         self._delayed[record.id] = record
         self._cancel_timers_locked(record)
-        effects.timers.append((due, record, lambda: self._retry_due(record.id)))
+        effects.timers.append((due, record, record.version, lambda: self._retry_due(record.id)))
         effects.saves.append(record.changes_locked())
         ran = now - record.started_mono
         effects.events.append(self._event_locked(Kind.JOB_RETRIED, record, ran=ran, delay=delay, error=error))
@@ -525,7 +526,7 @@ class Pool:
         record.run_after = None
         record.payload = None
         record.stored_call = ([], {})
-        record.token.clear()
+        effects.clears.append(record.token)  # its callbacks may have finalizers: never under the lock
         self._cancel_timers_locked(record)
         self._release_place_locked(record)
         self._finished[state.value] += 1
@@ -652,6 +653,14 @@ class Pool:
             for record in [record for record in self._live.values() if record.id not in self._reserved]:
                 if record.state is JobState.SUBMITTED:
                     record.state = JobState.QUEUED
+                elif record.state.terminal:  # torn after the move: finish it
+                    self._unqueue_locked(record)
+                    self._running.pop(record.id, None)
+                    record.finished_at = record.finished_at or self.clock.now()
+                    self._release_place_locked(record)
+                    record.release_waiters_locked()
+                    effects.saves.append(record.changes_locked())
+                    continue
                 effects.tokens.append((record.token, Reason.SHUTDOWN))
                 self._end_locked(record, JobState.ABANDONED, Reason.DRAIN_DEADLINE, effects)
         self._apply(effects)
@@ -767,9 +776,16 @@ class Pool:
             self._save(snapshot)
         for token, reason in effects.tokens:
             token.fire(reason)
-        for due, record, callback in effects.timers:
-            # A job that ended meanwhile leaves a timer that finds nothing to do.
-            record.timers.append(self._timer.at(due, callback))
+        for token in effects.clears:
+            token.clear()
+        for due, record, version, callback in effects.timers:
+            entry = self._timer.at(due, callback)
+            with self._lock:
+                # Moved on meanwhile (a busy worker took it, somebody cancelled it): a dead timer would keep it alive.
+                if record.version == version:
+                    record.timers.append(entry)
+                else:
+                    self._timer.cancel(entry)
         for worker in effects.wake:
             worker.parked.release()
         for _ in range(effects.spawn):
@@ -782,7 +798,7 @@ class Pool:
             if self._closed or not self._threaded or len(self._workers) >= self.config.workers:
                 return
             self._spawned += 1
-            worker = Worker(self, self._runner, self._spawned, self._prepare_thread)
+            worker = Worker(self, self._runner, self._spawned)
             self._workers.add(worker)
         try:
             worker.start()

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import TracebackType
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,8 @@ class Snapshot:
     """The owner-written columns of a job at one version. Safe to share between threads."""
 
     id: UUID
+    #: Boot id under which the row is inserted; it stays, even when the process takes a new one.
+    process: UUID
     fence: int
     version: int
     values: Mapping[str, Any]
@@ -61,16 +64,19 @@ class JobRecord:
         "due",
         "error",
         "exception",
+        "exception_trace",
         "failures",
         "fence",
         "finished_at",
         "first_error",
+        "forfeited",
         "id",
         "order",
         "overdue",
         "owner_key",
         "payload",
         "payload_bytes",
+        "process",
         "progress",
         "progress_message",
         "progress_mono",
@@ -94,6 +100,7 @@ class JobRecord:
         self,
         *,
         id: UUID,
+        process: UUID,
         spec: JobSpec,
         payload: str,
         payload_bytes: int,
@@ -106,6 +113,7 @@ class JobRecord:
         correlation_id: str = "",
     ) -> None:
         self.id = id
+        self.process = process
         self.spec = spec
         self.payload: str | None = payload
         self.payload_bytes = payload_bytes
@@ -125,6 +133,7 @@ class JobRecord:
         self.token = CancelToken()
         self.cancel_requested: Reason | None = None
         self.overdue = False
+        self.forfeited = False
         self.submitted_at = submitted_at
         self.started_at: datetime | None = None
         self.finished_at: datetime | None = None
@@ -135,6 +144,7 @@ class JobRecord:
         self.due = 0.0
         self.result: Any = None
         self.exception: BaseException | None = None
+        self.exception_trace: TracebackType | None = None
         self.error: dict[str, str] | None = None
         self.first_error: dict[str, str] | None = None
         self.progress: float | None = None
@@ -208,7 +218,7 @@ class JobRecord:
             "finished_at": self.finished_at,
             "retain_until": retain_until,
         }
-        return Snapshot(self.id, self.fence, self.version, values)
+        return Snapshot(self.id, self.process, self.fence, self.version, values)
 
     def first_row(self) -> Snapshot:
         """Return every column of the INSERT: the job as queued, at version 1."""
@@ -232,4 +242,4 @@ class JobRecord:
             "correlation_id": self.correlation_id or None,
             "submitted_at": self.submitted_at,
         }
-        return Snapshot(self.id, self.fence, 1, values)
+        return Snapshot(self.id, self.process, self.fence, 1, values)

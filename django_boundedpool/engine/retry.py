@@ -14,6 +14,8 @@ from typing import Literal
 
 from .errors import ConfigurationError
 
+#: Longest delay that an exception or classify() may ask for: dates and waits overflow beyond. Seconds.
+MAX_DELAY = 366 * 86_400.0
 Verdict = Literal["retry", "fail"] | float
 
 
@@ -71,14 +73,14 @@ class Retry:
     def verdict(self, error: BaseException) -> Verdict:
         """Return "retry", "fail" or a delay in seconds for an attempt that raised `error`."""
         if isinstance(error, RetryLater):
-            return error.after
+            return min(error.after, MAX_DELAY)
         if self.classify is not None:
             answer = self.classify(error)
             if answer in ("retry", "fail"):
                 return answer
             if isinstance(answer, bool) or not isinstance(answer, int | float) or not 0 <= answer < float("inf"):
                 raise TypeError(f"classify() returned {answer!r}; it returns 'retry', 'fail' or seconds >= 0.")
-            return float(answer)
+            return min(float(answer), MAX_DELAY)
         return "retry" if isinstance(error, self.on) and not isinstance(error, self.never) else "fail"
 
     def delay(self, failures: int, rng: random.Random) -> float:

@@ -21,7 +21,7 @@ class JobSpec:
     start_deadline: float | None = None
     retry: Retry | None = None
     takes_context: bool = False
-    sensitive: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] | None = None
     store_result: bool = True
     public_errors: tuple[type[BaseException], ...] = ()
     retention: float | None = None

@@ -55,6 +55,12 @@ class Timer:
             heapq.heappush(self._heap, (due, next(self._numbers), entry))
             if self._heap[0][2] is entry:
                 self._condition.notify()
+        self.start()
+        return entry
+
+    def start(self) -> None:
+        """Start the thread, once. Called early: Python 3.12.0-3.12.2 starts no thread once the interpreter ends."""
+        with self._condition:
             needs_thread = self._threaded and self._thread is None and not self._stopped
             if needs_thread:
                 self._thread = thread = self._make_thread()
@@ -65,7 +71,6 @@ class Timer:
                 logger.exception("The timer thread could not be started; the next timer tries again.")
                 with self._condition:
                     self._thread = None
-        return entry
 
     def cancel(self, entry: TimerEntry) -> None:
         """Forget `entry`; harmless if it has run."""
@@ -91,7 +96,7 @@ class Timer:
             count += 1
             try:
                 callback()
-            except Exception:
+            except BaseException:
                 logger.exception("A timer callback failed.")
             del callback
 
@@ -134,4 +139,5 @@ class Timer:
                     return
                 delay = self._heap[0][0] - self._clock.monotonic() if self._heap else None
                 if delay is None or delay > 0:
-                    self._condition.wait(delay)
+                    # Condition.wait refuses more than threading.TIMEOUT_MAX.
+                    self._condition.wait(None if delay is None else min(delay, 3600.0))

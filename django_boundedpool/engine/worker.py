@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import os
 import threading
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +28,9 @@ class Worker(threading.Thread):
     that request's caches, language and time zone into every later job.
     """
 
-    def __init__(self, pool: Pool, runner: Runner, number: int, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(self, pool: Pool, runner: Runner, number: int) -> None:
         super().__init__(name=f"boundedpool-{pool.config.name}-{number}", daemon=True)
         self.pool = pool
-        self.prepare = prepare
         self.runner = runner
         # Held while the worker may not run; an idle worker parks by acquiring it, a waker releases it.
         self.parked = threading.Lock()
@@ -40,13 +41,14 @@ class Worker(threading.Thread):
         contextvars.Context().run(self._loop)
 
     def _loop(self) -> None:
-        if self.prepare is not None:
-            self.prepare()
+        pid = os.getpid()
         while True:
             record = self.pool.next_job(self)
             if record is None:
                 return
             execute(self.pool, self.runner, record)
+            if os.getpid() != pid:
+                os._exit(1)  # a job forked and its child came back here: the queue is its parent's
             # An idle worker must not keep the last job's arguments, value and frames alive.
             del record
 
@@ -58,9 +60,21 @@ def execute(pool: Pool, runner: Runner, record: JobRecord) -> None:
             value = runner(record)
         except BaseException as error:  # noqa: BLE001 - SystemExit and its kin must not end the worker
             pool.attempt_raised(record, error)
+            _let_go(record, error)
         else:
             pool.attempt_returned(record, value)
     except BaseException:
         # A defect of ours, or memory is exhausted. The job still gets its one terminal state and gives its place back.
         logger.exception("Job %s could not be concluded properly.", record.id)
         pool.attempt_broke(record)
+
+
+def _let_go(record: JobRecord, error: BaseException) -> None:
+    """Keep the lines of an error's traceback for `result()`, but none of the locals: they may be large.
+
+    The first frame is `execute`'s own, which holds the record and would close a cycle.
+    """
+    traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    if record.exception is error:
+        record.exception_trace = error.__traceback__

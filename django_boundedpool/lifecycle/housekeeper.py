@@ -100,8 +100,8 @@ class Housekeeper:
         tick = min(CANCEL_POLL, heartbeat)
         while True:
             now = time.monotonic()
-            self._sweep()
             try:
+                self._sweep()
                 if now >= beat_at:
                     beat_at = now + heartbeat
                     # Ages and stuck workers change without an event: let whoever watches look again.

@@ -125,7 +125,21 @@ def at_exit(callback: Callable[[], object]) -> None:
     atexit.register(callback)
 
 
+_handling: set[int] = set()
+
+
 def _handle(signum: int, frame: FrameType | None) -> None:
+    # A library that chained to us before we were armed again, over it, calls us a second time.
+    if signum in _handling:
+        return
+    _handling.add(signum)
+    try:
+        _pass_on(signum, frame)
+    finally:
+        _handling.discard(signum)
+
+
+def _pass_on(signum: int, frame: FrameType | None) -> None:
     previous = _previous.get(signum, signal.SIG_DFL)
     runtime = _find()
     if runtime is not None:

@@ -115,6 +115,7 @@ class Runtime:
         """
         if isinstance(self.recorder, Recorder):
             self.recorder.start()
+            self.timer.start()
             self.housekeeper.start()
 
     def close_admission(self) -> None:
@@ -143,11 +144,15 @@ class Runtime:
                     list(self.pools.values()),
                     reason=self.signals.name or reason,
                     began=lambda: self.signals.first or (now if self.serving else None),
-                    hurry=lambda: self.signals.hurry,
+                    hurry=self._look,
                     flush=self.recorder.flush,
                 )
                 self._conclude(self._report)
             return self._report
+
+    def _look(self) -> bool:
+        self.sweep()
+        return self.signals.hurry
 
     def _conclude(self, report: DrainReport) -> None:
         for listener in DRAINED:
@@ -188,6 +193,7 @@ class Runtime:
 
     def sweep(self) -> None:
         """Settle the jobs of commit hooks that their connection has forgotten."""
+        self.give_back_dropped()
         for job_id, reference in list(self._hooks.items()):
             hook = reference()
             if hook is None:

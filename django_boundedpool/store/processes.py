@@ -19,7 +19,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from django.db import models, transaction
-from django.db.models.functions import Now
+from django.db.models.functions import Now as SessionNow
 from django.utils import timezone
 
 from .. import __version__
@@ -35,6 +35,14 @@ KEPT = timedelta(days=7)
 BATCH = 500
 
 
+class Now(SessionNow):
+    """The database's clock in UTC, as Django stores moments; MariaDB's plain one is in the session's time zone."""
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Return the SQL for MariaDB and MySQL."""
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+
 def machine_id() -> str:
     """Return what two processes share exactly when they can see each other's process ids; empty if unknown."""
     try:
@@ -44,12 +52,20 @@ def machine_id() -> str:
         return ""
 
 
-def process_started(pid: int) -> str:
-    """Return when process `pid` started, in clock ticks since boot, or "" if there is none or it cannot be seen."""
+def process_started(pid: int) -> str | None:
+    """Return when process `pid` started, in clock ticks since boot; "" if there is none, None if nobody can tell."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return ""
+        except OSError:
+            pass
+        return None  # hidden (hidepid)
     except OSError:
-        return ""
+        return None  # no file descriptor left, say: nothing is known
     # The command name, in parentheses, may itself contain spaces and parentheses.
     return stat.rpartition(")")[2].split()[19]
 
@@ -61,7 +77,7 @@ def register(process: UUID, *, server: str, release: str, alias: str) -> None:
         machine=machine_id(),
         host=socket.gethostname()[:255],
         pid=os.getpid(),
-        pid_started=process_started(os.getpid()),
+        pid_started=process_started(os.getpid()) or "",
         server=server[:100],
         release=release[:100],
         version=__version__,
@@ -124,6 +140,7 @@ class Judge:
         self._orphans: dict[UUID, float] = {}
         self._look_at = 0.0
         self._machine = machine_id()
+        self._looked = float("-inf")
 
     def reap(self, me: UUID | None = None) -> int:
         """Give up the jobs of every process that is lost by now; return how many jobs that were."""
@@ -138,6 +155,8 @@ class Judge:
                 output_field=models.BooleanField(),
             )
         )
+        if time.monotonic() - self._looked > 3 * self.heartbeat:
+            self._sights = {}  # the judge slept, or the database was away: nobody could be seen to beat
         sights: dict[UUID, _Sight] = {}
         count = 0
         for row in rows:
@@ -149,6 +168,7 @@ class Judge:
             if self._gone(row) or (row.silent and unchanged):
                 count += give_up(row, self.alias, self.retention)
         self._sights = sights
+        self._looked = time.monotonic()
         return count + self._reap_orphans(me)
 
     def _reap_orphans(self, me: UUID | None) -> int:
@@ -182,7 +202,8 @@ class Judge:
             self._machine
             and row.machine == self._machine
             and row.pid_started
-            and process_started(row.pid) != row.pid_started
+            and (started := process_started(row.pid)) is not None
+            and started != row.pid_started
         )
 
 

@@ -10,18 +10,27 @@ import contextvars
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, connections, transaction
+from django.db import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    ProgrammingError,
+    connections,
+    transaction,
+)
 
 from ..engine.record import Snapshot
+from ..engine.states import JobState, Reason
 from ..models import Job
 from . import writes
-from .writes import Owned
 
 logger = logging.getLogger("django_boundedpool.store")
 
@@ -33,6 +42,10 @@ LINGER = 0.05
 MAX_PENDING = 20_000
 #: After this long without work the connection is treated by Django's rules (CONN_MAX_AGE). Seconds.
 IDLE = 0.2
+#: Failed flushes after which rows are written one by one: one of them may be the trouble.
+STRIKES = 2
+#: Failures of one row alone, with the database reachable, after which its details are left out.
+PATIENCE = 5
 #: Longest pause between two tries while the database is away. Seconds.
 MAX_BACKOFF = 1.0
 
@@ -48,13 +61,14 @@ class StoreError(Exception):
 class _Insert:
     """A row that somebody waits for."""
 
-    __slots__ = ("done", "error", "in_flight", "row", "unwanted")
+    __slots__ = ("done", "error", "in_flight", "row", "uncertain", "unwanted")
 
-    def __init__(self, row: Owned) -> None:
+    def __init__(self, row: Snapshot) -> None:
         self.row = row
         self.done = threading.Event()
         self.error: StoreError | None = None
         self.in_flight = False
+        self.uncertain = False  # a COMMIT was sent and its answer never came
         self.unwanted = False
 
 
@@ -77,7 +91,7 @@ class Recorder:
         self._settle = settle
         self._lock = threading.Lock()
         self._inserts: dict[UUID, _Insert] = {}
-        self._updates: dict[UUID, Owned] = {}
+        self._updates: dict[UUID, Snapshot] = {}
         # Reentrant by design: a finalizer that runs anywhere, under any lock, may put into it.
         self._inbox: SimpleQueue[None] = SimpleQueue()
         self._unsettled: deque[UUID] = deque()
@@ -86,6 +100,8 @@ class Recorder:
         self._written = threading.Condition(self._lock)
         self._stopped = False
         self._failing = False
+        self._strikes = 0
+        self._refusals: Counter[UUID] = Counter()
 
     def insert(self, snapshot: Snapshot, timeout: float) -> None:
         """Make a new row durable; returns once it is committed.
@@ -98,7 +114,7 @@ class Recorder:
             StoreError: it is not durable; unless `unknown` is set, it provably never will be.
         """
         self.start()
-        pending = _Insert(Owned(snapshot, self.process))
+        pending = _Insert(snapshot)
         with self._lock:
             if self._stopped:
                 raise StoreError("the recorder has stopped")
@@ -106,14 +122,23 @@ class Recorder:
                 raise StoreError(f"{len(self._updates)} states are waiting to be written")
             self._inserts[snapshot.id] = pending
         self._inbox.put(None)
-        if not pending.done.wait(timeout):
+        try:
+            committed = pending.done.wait(timeout)
+        except BaseException:  # a signal handler's SystemExit: the submit will not accept the row
+            with self._lock:
+                pending.unwanted = True
+            raise
+        if not committed:
             with self._lock:
                 if not pending.done.is_set():
                     if pending.in_flight:
                         pending.unwanted = True
                     else:
                         self._inserts.pop(snapshot.id, None)
-                    raise StoreError(f"no commit within {timeout:g} s", unknown=pending.in_flight)
+                        if pending.uncertain:
+                            self.settle(snapshot.id)
+                    unknown = pending.in_flight or pending.uncertain
+                    raise StoreError(f"no commit within {timeout:g} s", unknown=unknown)
         if pending.error is not None:
             raise pending.error
 
@@ -121,8 +146,8 @@ class Recorder:
         """Write a newer version of a row soon. Never waits."""
         with self._lock:
             older = self._updates.get(snapshot.id)
-            if older is None or older.snapshot.version < snapshot.version:
-                self._updates[snapshot.id] = Owned(snapshot, self.process)
+            if older is None or older.version < snapshot.version:
+                self._updates[snapshot.id] = snapshot
         self._inbox.put(None)
 
     def settle(self, job_id: UUID) -> None:
@@ -193,6 +218,7 @@ class Recorder:
                 if work:
                     self._write_once()
                 self._failing = False
+                self._strikes = 0
                 backoff = 0.05
             except Exception as error:  # noqa: BLE001 - the thread must outlive every trouble of the database
                 level = logging.DEBUG if self._failing else logging.WARNING
@@ -251,12 +277,13 @@ class Recorder:
         if inserts or updates:
             try:
                 self._transaction(inserts, updates)
-            except (OperationalError, InterfaceError) as error:
-                self._explain_missing_table(error)
-                self._back_in_line(inserts)
-                raise
-            except Exception as error:  # noqa: BLE001 - whichever row the database cannot take, the others must go on
-                self._explain_missing_table(error)
+            except Exception as error:
+                if self._is_trouble(error) and self._strikes < STRIKES:
+                    self._strikes += 1
+                    self._explain_missing_table(error)
+                    self._back_in_line(inserts)
+                    raise
+                # Whichever row the database cannot take, the others must go on.
                 logger.debug("A flush was refused (%s); writing row by row.", error)
                 self._one_by_one(inserts, updates)
         while self._unsettled:
@@ -266,63 +293,80 @@ class Recorder:
             self._settle(job_id, writes.exists(job_id, self.alias))
             self._unsettled.popleft()
 
-    def _transaction(self, inserts: list[_Insert], updates: list[Owned]) -> None:
+    @staticmethod
+    def _is_trouble(error: Exception) -> bool:
+        """Whether the database is in trouble, rather than the data of a row: then nothing may be dropped."""
+        return isinstance(error, DatabaseError | InterfaceError) and not isinstance(error, DataError | IntegrityError)
+
+    def _transaction(self, inserts: list[_Insert], updates: list[Snapshot]) -> None:
         lost = []
         with transaction.atomic(using=self.alias):
             if inserts:
                 writes.insert([pending.row for pending in inserts], self.alias)
             lost = [row for row in updates if not writes.update(row, self.alias)]
+            for pending in inserts:
+                pending.uncertain = True
         for row in lost:
-            logger.debug("Job %s: version %d came too late.", row.snapshot.id, row.snapshot.version)
+            logger.debug("Job %s: version %d came too late.", row.id, row.version)
         self._done(inserts, updates)
 
-    def _one_by_one(self, inserts: list[_Insert], updates: list[Owned]) -> None:
+    def _one_by_one(self, inserts: list[_Insert], updates: list[Snapshot]) -> None:
         for pending in inserts:
             try:
                 self._transaction([pending], [])
-            except (OperationalError, InterfaceError):
-                self._back_in_line(inserts)
-                raise
-            except Exception as error:  # noqa: BLE001 - this row is the culprit; its submitter is told
+            except Exception as error:
+                if self._is_trouble(error):
+                    self._back_in_line(inserts)
+                    raise
                 # A commit whose answer was lost is repeated, and then the row is there already.
-                if not (isinstance(error, IntegrityError) and writes.exists(pending.row.snapshot.id, self.alias)):
+                if not (isinstance(error, IntegrityError) and writes.exists(pending.row.id, self.alias)):
                     pending.error = StoreError(f"the database refused the row: {error}")
                 self._done([pending], [])
+        trouble: Exception | None = None
         for row in updates:
             try:
                 self._transaction([], [row])
-            except (OperationalError, InterfaceError):
-                raise
-            except Exception:
-                logger.exception("Job %s: its state could not be written in full.", row.snapshot.id)
+            except Exception as error:
+                if self._is_trouble(error):
+                    self._close()
+                    connections[self.alias].ensure_connection()  # raises while the database is away
+                    self._refusals[row.id] += 1
+                    if self._refusals[row.id] < PATIENCE:
+                        # The row stays in the map and is tried again; the others go on.
+                        trouble = trouble or error
+                        continue
+                logger.exception("Job %s: its state could not be written in full.", row.id)
                 self._write_stripped(row)
+        if trouble is not None:
+            raise trouble
 
-    def _write_stripped(self, row: Owned) -> None:
+    def _write_stripped(self, row: Snapshot) -> None:
         try:
             self._transaction([], [_stripped(row)])
-        except (OperationalError, InterfaceError):
-            raise
-        except Exception:
+        except Exception as error:
+            if self._is_trouble(error):
+                raise
             # Only a defect gets here; it must not hold up every other job.
-            logger.exception("Job %s: its state could not be written at all.", row.snapshot.id)
+            logger.exception("Job %s: its state could not be written at all.", row.id)
             self._done([], [row])
 
-    def _done(self, inserts: list[_Insert], updates: list[Owned]) -> None:
+    def _done(self, inserts: list[_Insert], updates: list[Snapshot]) -> None:
         unwanted = []
         with self._lock:
             for pending in inserts:
-                self._inserts.pop(pending.row.snapshot.id, None)
+                self._inserts.pop(pending.row.id, None)
                 if pending.unwanted and pending.error is None:
                     unwanted.append(pending.row)
                 pending.done.set()
             for row in updates:
-                current = self._updates.get(row.snapshot.id)
-                if current is not None and current.snapshot.version <= row.snapshot.version:
-                    del self._updates[row.snapshot.id]
+                self._refusals.pop(row.id, None)
+                current = self._updates.get(row.id)
+                if current is not None and current.version <= row.version:
+                    del self._updates[row.id]
             self._written.notify_all()
         for row in unwanted:
-            logger.warning("Job %s was stored after its submit had been refused; cancelling it.", row.snapshot.id)
-            writes.cancel_unwanted(row.snapshot.id, row.process, self.alias)
+            logger.warning("Job %s was stored after its submit had been refused; cancelling it.", row.id)
+            writes.cancel_unwanted(row.id, row.process, self.alias)
 
     def _back_in_line(self, inserts: list[_Insert]) -> None:
         """After a failed transaction: rows that nobody wants any more need not be tried again."""
@@ -331,8 +375,8 @@ class Recorder:
                 pending.in_flight = False
                 if pending.unwanted:
                     # Most likely nothing was stored; a look settles whether the failure hid a commit.
-                    self._inserts.pop(pending.row.snapshot.id, None)
-                    self._unsettled.append(pending.row.snapshot.id)
+                    self._inserts.pop(pending.row.id, None)
+                    self._unsettled.append(pending.row.id)
 
     def _fail_inserts(self, error: StoreError) -> None:
         with self._lock:
@@ -343,7 +387,8 @@ class Recorder:
 
     def _explain_missing_table(self, error: Exception) -> None:
         """Tell every waiting submit to run migrate, if that is what is wrong."""
-        if not isinstance(error, DatabaseError):
+        # ProgrammingError on most databases; SQLite has no error of its own for it.
+        if not isinstance(error, ProgrammingError) and "no such table" not in str(error):
             return
         try:
             connection = connections[self.alias]
@@ -371,12 +416,14 @@ class Recorder:
             logger.debug("Closing the store's connection failed.", exc_info=True)
 
 
-def _stripped(row: Owned) -> Owned:
-    """Return `row` without the texts and values that a database might refuse: its state must get through."""
-    values = dict(row.snapshot.values)
+def _stripped(snapshot: Snapshot) -> Snapshot:
+    """Return `snapshot` without the texts and values that a database might refuse: its state must get through."""
+    values = dict(snapshot.values)
     note = {"type": "", "message": "The details could not be stored; see the log.", "traceback": ""}
+    if values["state"] == JobState.SUCCEEDED.value:  # without its result it would claim more than is there
+        values.update(state=JobState.FAILED.value, reason=Reason.BAD_RESULT.value)
     values.update(result=None, error=note, first_error=None, attempts=[], progress=None, progress_message="")
-    return Owned(Snapshot(row.snapshot.id, row.snapshot.fence, row.snapshot.version, values), row.process)
+    return replace(snapshot, values=values)
 
 
 class DirectRecorder:
@@ -392,14 +439,14 @@ class DirectRecorder:
         del timeout
         try:
             with transaction.atomic(using=self.alias):
-                writes.insert([Owned(snapshot, self.process)], self.alias)
+                writes.insert([snapshot], self.alias)
         except DatabaseError as error:
             raise StoreError(f"the database refused the row: {error}") from error
 
     def save(self, snapshot: Snapshot) -> None:
         """UPDATE the row."""
         with transaction.atomic(using=self.alias):
-            writes.update(Owned(snapshot, self.process), self.alias)
+            writes.update(snapshot, self.alias)
 
     def flush(self, timeout: float) -> bool:
         """Nothing is ever pending."""

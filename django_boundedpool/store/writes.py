@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -19,42 +18,33 @@ from ..models import Job
 logger = logging.getLogger("django_boundedpool.store")
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
-    """A snapshot together with the process that may write it."""
-
-    snapshot: Snapshot
-    process: UUID
-
-
 def alias_for_write(configured: str | None) -> str:
     """Return the database alias of the jobs: reads that lead to writes go there as well."""
     return configured or router.db_for_write(Job)
 
 
-def insert(rows: Iterable[Owned], alias: str) -> None:
+def insert(rows: Iterable[Snapshot], alias: str) -> None:
     """INSERT every row; the caller holds the transaction, if there is to be one."""
     Job.objects.using(alias).bulk_create(
         [
             Job(
-                id=row.snapshot.id,
+                id=row.id,
                 process=row.process,
-                fence=row.snapshot.fence,
-                version=row.snapshot.version,
-                **row.snapshot.values,
+                fence=row.fence,
+                version=row.version,
+                **row.values,
             )
             for row in rows
         ]
     )
 
 
-def update(row: Owned, alias: str) -> bool:
+def update(snapshot: Snapshot, alias: str) -> bool:
     """Write one newer version; False if the row is no longer this owner's, is newer, or is gone.
 
     Never touches the cancel-request columns, which anybody may write, and never re-creates a deleted row.
     """
-    snapshot = row.snapshot
-    owned = _rows(alias).filter(pk=snapshot.id, process=row.process, fence=snapshot.fence)
+    owned = _rows(alias).filter(pk=snapshot.id, process=snapshot.process, fence=snapshot.fence)
     values: dict[str, Any] = dict(snapshot.values)
     return bool(owned.filter(version__lt=snapshot.version).update(version=snapshot.version, **values))
 

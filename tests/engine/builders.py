@@ -16,6 +16,7 @@ from django_boundedpool.engine.timer import Timer
 from django_boundedpool.engine.worker import execute
 
 REAL = Clock()
+ME = uuid7()
 
 
 def nothing() -> None:
@@ -46,6 +47,7 @@ class Bench:
     def record(self, function: Callable[[], Any] = nothing, *, payload: str = "[[],{}]", **spec: Any) -> JobRecord:
         return JobRecord(
             id=uuid7(),
+            process=ME,
             spec=JobSpec(name=spec.pop("name", "tests.job"), function=function, **spec),
             payload=payload,
             payload_bytes=len(payload),

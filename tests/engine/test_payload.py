@@ -85,11 +85,11 @@ def test_S04_a_value_that_contains_itself_is_refused():
         encode(loop, "args")
 
 
-def test_S07_nesting_of_5000_is_refused_and_64_is_taken():
+def test_S07_nesting_of_5000_is_refused_and_30_is_taken():
     deep: object = 1
     for _ in range(5000):
         deep = [deep]
-    with pytest.raises(NotJson, match="deeper than 64"):
+    with pytest.raises(NotJson, match="deeper than 30"):
         encode(deep, "args")
     fits: object = 1
     for _ in range(MAX_DEPTH):

@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime
 
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 
 from django_boundedpool.engine.record import Snapshot
 from django_boundedpool.engine.states import Reason
@@ -14,7 +14,6 @@ from django_boundedpool.models import Job
 from django_boundedpool.store import recorder as recorder_module
 from django_boundedpool.store import writes
 from django_boundedpool.store.recorder import DirectRecorder, Recorder, StoreError
-from django_boundedpool.store.writes import Owned
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,11 +22,11 @@ ME, OTHER = uuid.uuid4(), uuid.uuid4()
 
 def first(job_id=None, **values):
     given = {"name": "x", "pool": "default", "state": "queued", "submitted_at": datetime.now(UTC), **values}
-    return Snapshot(job_id or uuid.uuid4(), 1, 1, given)
+    return Snapshot(job_id or uuid.uuid4(), ME, 1, 1, given)
 
 
 def later(snapshot, version, **values):
-    return Snapshot(snapshot.id, snapshot.fence, version, values)
+    return Snapshot(snapshot.id, ME, snapshot.fence, version, values)
 
 
 @pytest.fixture
@@ -150,7 +149,7 @@ def test_a_row_that_the_database_refuses_fails_alone(recorder):
     recorder.save(later(other, 2, state="failed", live=False))
     assert recorder.flush(10)
     states = dict(Job.objects.values_list("pk", "state"))
-    assert states == {good.id: "succeeded", bad.id: "succeeded", other.id: "failed"}
+    assert states == {good.id: "succeeded", bad.id: "failed", other.id: "failed"}
 
 
 def test_a_row_that_can_be_written_in_no_way_holds_up_nobody(recorder):
@@ -196,7 +195,7 @@ class Away:
         def insert(rows, alias):
             self.tries += 1
             if self.away:
-                raise recorder_module.OperationalError("the database is away")
+                raise OperationalError("the database is away")
             real(rows, alias)
 
         monkeypatch.setattr(writes, "insert", insert)
@@ -224,7 +223,7 @@ def test_states_survive_an_outage_of_the_database(recorder, monkeypatch):
 
     def update(row, alias):
         if next(fails, False):
-            raise recorder_module.OperationalError("the database is away")
+            raise OperationalError("the database is away")
         return real(row, alias)
 
     monkeypatch.setattr(writes, "update", update)
@@ -260,7 +259,7 @@ def test_a_commit_whose_answer_was_lost_counts(recorder, monkeypatch):
             other = threading.Thread(target=lambda: (real(rows, alias), connections.close_all()))
             other.start()
             other.join()
-            raise recorder_module.OperationalError("the connection broke")
+            raise OperationalError("the connection broke")
         real(rows, alias)
 
     monkeypatch.setattr(writes, "insert", insert)
@@ -307,4 +306,4 @@ def test_updates_are_guarded_in_one_statement(django_assert_num_queries):
     snapshot = first()
     DirectRecorder("default", ME).insert(snapshot, 5)
     with django_assert_num_queries(1):
-        assert writes.update(Owned(later(snapshot, 2, state="running"), ME), "default")
+        assert writes.update(later(snapshot, 2, state="running"), "default")
