@@ -120,6 +120,10 @@ class JobHandle:
             answer = pool.cancel(self.id, reason)
             if answer is not None:
                 return answer
+        record = self._record
+        if record is not None and record.state.terminal:
+            # It ended in between; by this very request, if the housekeeper read it from the row first.
+            return "cancelled" if asked and record.state is JobState.CANCELLED else "finished"
         if asked:
             return "requested"
         self.refresh()

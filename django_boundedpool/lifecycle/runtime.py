@@ -188,8 +188,9 @@ class Runtime:
             self._dropped.put(job_id)
 
     def watch(self, job_id: UUID, hook: CommitHook) -> None:
-        """Remember a commit hook, without keeping it alive, until its job is settled."""
-        self._hooks[job_id] = weakref.ref(hook)
+        """Remember a commit hook for the housekeeper, without keeping it alive, until its job is settled."""
+        if not self.options.inline:
+            self._hooks[job_id] = weakref.ref(hook)
 
     def sweep(self) -> None:
         """Settle the jobs of commit hooks that their connection has forgotten."""

@@ -133,6 +133,26 @@ def test_a_queued_job_is_cancelled_at_once_and_its_row_says_so(settings):
     assert row(handle).attempt == 0
 
 
+def test_a_request_that_the_housekeeper_obeys_first_is_answered_with_what_came_of_it(settings, monkeypatch):
+    from django_boundedpool.engine.states import Reason
+    from django_boundedpool.store import writes
+
+    settings.BOUNDED_POOLS = {"default": {"WORKERS": 1}}
+    jobs.hold.submit()
+    assert jobs.started.acquire(timeout=10)
+    handle = jobs.add.submit(1)
+    real = writes.request_cancel
+
+    def request_cancel(job_id, reason, by, alias):
+        asked = real(job_id, reason, by, alias)
+        assert pools["default"].cancel(job_id, Reason.USER) == "cancelled"  # as the housekeeper does
+        return asked
+
+    monkeypatch.setattr(writes, "request_cancel", request_cancel)
+    assert handle.cancel() == "cancelled"
+    jobs.gate.set()
+
+
 def test_a_full_pool_refuses_before_it_reads_the_arguments(settings):
     settings.BOUNDED_POOLS = {"default": {"WORKERS": 1, "QUEUE_SIZE": 1}}
     jobs.hold.submit()

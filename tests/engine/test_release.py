@@ -1,0 +1,130 @@
+"""What a job leaves behind: no locals, no timers, no second process that works."""
+
+import gc
+import json
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from django_boundedpool.engine.retry import Retry
+from django_boundedpool.engine.states import JobState
+from django_boundedpool.engine.timer import TimerEntry
+
+from .builders import Bench
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def _no_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Large:
+    """Stands for what a job had loaded."""
+
+
+@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.parametrize(
+    ("spec", "state"),
+    [({}, JobState.FAILED), ({"retry": Retry(max_attempts=2)}, JobState.QUEUED)],
+    ids=["failed", "to be retried"],
+)
+def test_locals_of_a_failed_attempt_are_gone_at_once(spec: dict[str, Retry], state: JobState) -> None:
+    """Without the garbage collector, and although the record and its error are kept."""
+    bench = Bench()
+    kept: list[weakref.ref[Large]] = []
+
+    def deeper(large: Large) -> None:
+        raise ValueError("no")
+
+    def job() -> None:
+        large = Large()
+        kept.append(weakref.ref(large))
+        deeper(large)
+
+    record = bench.submit(job, **spec)
+    bench.run_next()
+    assert record.state is state
+    assert kept[0]() is None
+    assert "deeper" in bench.last(record)["error"]["traceback"]
+
+
+@pytest.mark.usefixtures("_no_collector")
+def test_failed_job_that_nobody_holds_leaves_no_cycle() -> None:
+    bench = Bench()
+
+    class Marked(ValueError):
+        """An error that can be watched."""
+
+    kept: list[weakref.ref[Marked]] = []
+
+    def job() -> None:
+        error = Marked()
+        kept.append(weakref.ref(error))
+        raise error
+
+    bench.submit(job)
+    bench.run_next()
+    bench.events.clear()
+    assert kept[0]() is None
+
+
+@pytest.mark.parametrize("meanwhile", ["it ends", "it is dropped"])
+def test_timer_that_is_set_after_its_job_has_moved_on_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """A busy worker may be faster than the submit that sets the start deadline: for hours the timer would keep it."""
+    bench = Bench()
+    real = bench.timer.at
+    steps: Iterator[Callable[[], object]] = iter([bench.run_next if meanwhile == "it ends" else bench.pool.forfeit])
+
+    def at(due: float, callback: Callable[[], object]) -> TimerEntry:
+        next(steps, lambda: None)()
+        return real(due, callback)
+
+    monkeypatch.setattr(bench.timer, "at", at)
+    record = bench.submit(start_deadline=3600.0)
+    assert record.state.terminal
+    assert len(bench.timer) == 0
+
+
+FORK = """
+import json, os, sys, threading, time
+from tests.engine.builders import Bench
+
+bench = Bench(threaded=True, workers=1)
+read, write = os.pipe()
+gate, children = threading.Event(), []
+
+def forks():
+    gate.wait(30)
+    child = os.fork()
+    if child:
+        children.append(child)
+
+bench.submit(forks)
+bench.submit(lambda: os.write(write, b"x") and None)
+gate.set()
+bench.pool.wait_empty(20)
+deadline = time.monotonic() + 10
+while (ended := os.waitpid(children[0], os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+    time.sleep(0.01)
+if ended == (0, 0):
+    os.kill(children[0], 9)
+print(json.dumps([os.read(read, 100).decode(), ended != (0, 0)]))
+"""
+
+
+def test_child_that_a_job_forked_and_forgot_does_not_work_through_the_queue(python_env: dict[str, str]) -> None:
+    """In a process of its own: a fork beside the threads of the test run is nothing to try."""
+    out = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], env=python_env, capture_output=True, text=True, timeout=60
+    )
+    assert out.returncode == 0, out.stderr
+    assert json.loads(out.stdout) == ["x", True]
