@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .record import JobRecord
 
 if TYPE_CHECKING:
-    from .pool import Pool
+    from .attempts import Attempts
 
 logger = logging.getLogger("django_boundedpool.engine")
 
@@ -28,7 +28,7 @@ class Worker(threading.Thread):
     that request's caches, language and time zone into every later job.
     """
 
-    def __init__(self, pool: Pool, runner: Runner, number: int) -> None:
+    def __init__(self, pool: Attempts, runner: Runner, number: int) -> None:
         super().__init__(name=f"boundedpool-{pool.config.name}-{number}", daemon=True)
         self.pool = pool
         self.runner = runner
@@ -53,7 +53,7 @@ class Worker(threading.Thread):
             del record
 
 
-def execute(pool: Pool, runner: Runner, record: JobRecord) -> None:
+def execute(pool: Attempts, runner: Runner, record: JobRecord) -> None:
     """Run one attempt and report it. Nothing that the job raises leaves this function."""
     try:
         try:
