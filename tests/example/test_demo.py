@@ -13,7 +13,7 @@ import pytest
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.management.base import CommandError
 from linkchecker.demo.children import Child, free_port
-from linkchecker.demo.report import Watch, finished_total, verify
+from linkchecker.demo.report import Watch, finished_total, progress_line, verify
 from linkchecker.management.commands.demo import Command
 from linkchecker.models import Batch, Link
 
@@ -61,6 +61,19 @@ def test_proof_finds_each_kind_of_fault(batch: Batch) -> None:
     assert "never got a job" in verify(batch, Watch(), METRICS)[0]
 
 
+def test_progress_line_says_waiting_of_the_queue_alone() -> None:
+    answer = {
+        "bar": [{"status": "ok", "count": 4}, {"status": "queued", "count": 100}, {"status": "waiting", "count": 132}],
+        "pool": {"queued": 100, "queue_size": 100, "running": 4, "workers": 4},
+        "done": 4,
+        "total": 240,
+        "refusal": "queue_full",
+    }
+    assert progress_line(answer, 0.5) == (
+        "  0.5 s    4/240 done  pool 100/100 waiting 4/4 running  ok 4 queued 100 unfed 132  POOL FULL"
+    )
+
+
 def start_demo(var: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-u", "manage.py", "demo", "--port", "8400", *arguments],
@@ -92,6 +105,11 @@ def test_demo_checks_its_batch_and_ends_by_itself(tmp_path: Path, server: str) -
     assert done == sorted(done)
     assert done[-1] == 240
     assert "FAULT" not in output
+    assert "links wait" not in output
+    assert re.search(r"pool 100/100 waiting 4/4 running .* unfed \d+  POOL FULL$", output, re.MULTILINE), output
+    first, *later = re.findall(r"http://127\.0\.0\.1:84\d\d/\S*", output)
+    assert f"{first}  (log in as demo / demo)" in output
+    assert not later  # nothing serves any more
 
 
 @pytest.mark.server
@@ -110,7 +128,7 @@ def test_demo_that_is_told_to_stop_leaves_no_process_behind(tmp_path: Path) -> N
     assert len(children) == 2
     assert workers
     demo.send_signal(signal.SIGTERM)
-    assert "Stopping." in demo.communicate(timeout=60)[0]
+    assert "Stopping: accepted jobs may finish, up to 20 s." in demo.communicate(timeout=60)[0]
     assert demo.returncode == 0
     assert not [pid for pid in [*children, *workers] if Path(f"/proc/{pid}").exists()]
 

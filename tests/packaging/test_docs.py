@@ -75,20 +75,58 @@ def test_every_check_has_its_row() -> None:
 
 
 def test_every_option_of_a_job_is_documented() -> None:
-    from django_boundedpool.jobs import CALL_OPTIONS, JOB_OPTIONS
+    from django_boundedpool.engine.options import CALL_OPTIONS, JOB_OPTIONS
 
     text = page("quickstart.md")
     assert [option for option in JOB_OPTIONS if f"| `{option}` |" not in text] == []
     assert [option for option in CALL_OPTIONS if f"`{option}`" not in text] == []
 
 
-def test_every_documented_metric_exists() -> None:
-    from prometheus_client import REGISTRY
+def test_every_member_of_a_context_and_of_a_handle_is_documented() -> None:
+    from django_boundedpool import JobContext, JobHandle
 
-    from django_boundedpool.observability import metrics  # noqa: F401 - registers them
+    text = page("quickstart.md")
+    for cls in (JobContext, JobHandle):
+        attributes = re.findall(r"^ {8}(\w+):", str(cls.__doc__), re.MULTILINE)
+        names = {*attributes, *(name for name in vars(cls) if not name.startswith("_"))} - {"of_row"}
+        assert len(names) > len(attributes) > 0
+        assert [
+            name for name in names if not re.search(rf"^\|.*`(JobHandle\.)?{name}[`(].*\|", text, re.MULTILINE)
+        ] == []
 
-    known = {name for family in REGISTRY.collect() for name in (family.name, f"{family.name}_total")}
-    text = page("http.md").split("**Metrics**")[1].split("With several processes")[0].split("Among them:")[1]
-    names = re.findall(r"`([a-z_]+)[`{]", text)
-    assert names
-    assert [name for name in names if f"django_boundedpool_{name}" not in known] == []
+
+def test_every_member_of_a_job_in_json_is_documented() -> None:
+    from django_boundedpool.http.serialise import as_json
+    from django_boundedpool.models import Job
+
+    table = page("http.md").split("<!-- members:begin")[1].split("<!-- members:end")[0]
+    documented = [
+        name for cell in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"\w+", cell)
+    ]
+    assert documented == list(as_json(Job()))
+
+
+def test_every_error_of_the_endpoints_has_its_row() -> None:
+    source = (DOCS.parent / "django_boundedpool" / "http" / "views.py").read_text(encoding="utf-8")
+    problems = set(re.findall(r'problem\((\d{3}), "(\w+)"', source))
+    assert problems
+    text = page("http.md").split("### Errors of the endpoints")[1].split("\n## ")[0]
+    assert problems == {(status, code) for code, status in re.findall(r"^\| `(\w+)` \| (\d{3}) \|", text, re.MULTILINE)}
+
+
+def test_metrics_and_their_labels_are_those_of_the_code() -> None:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+    from django_boundedpool.observability.metrics import PREFIX, Metrics
+
+    registry = CollectorRegistry()
+    Metrics(registry)
+    real = {}
+    for collector in registry._collector_to_names:
+        assert isinstance(collector, Counter | Gauge | Histogram)
+        total = "_total" if isinstance(collector, Counter) else ""
+        name = collector._name.removeprefix(f"{PREFIX}_") + total
+        real[name] = (type(collector).__name__.lower(), list(collector._labelnames))
+    table = page("http.md").split("<!-- metrics:begin")[1].split("<!-- metrics:end")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+?) \|", table, re.MULTILINE)
+    assert {name: (kind, re.findall(r"\w+", labels)) for name, kind, labels in rows} == real

@@ -38,8 +38,10 @@ class Watch:
 def progress_line(answer: dict[str, Any], seconds: float) -> str:
     counts = {part["status"]: part["count"] for part in answer["bar"]}
     pool = answer["pool"]
-    shown = " ".join(f"{status} {count}" for status, count in counts.items() if count)
-    full = f"  POOL FULL, {counts['waiting']} links wait to be fed" if answer["refusal"] == "queue_full" else ""
+    # "waiting" is said of the pool's queue alone; these links have no job yet.
+    names = {"waiting": "unfed"}
+    shown = " ".join(f"{names.get(status, status)} {count}" for status, count in counts.items() if count)
+    full = "  POOL FULL" if answer["refusal"] == "queue_full" else ""
     return (
         f"{seconds:5.1f} s  {answer['done']:>3}/{answer['total']} done"
         f"  pool {pool['queued']:>3}/{pool['queue_size']} waiting {pool['running']}/{pool['workers']} running"

@@ -49,10 +49,11 @@ class Command(BaseCommand):
         try:
             faults = self.run(links=links, port=port, server=server)
             if not once:
-                self.stdout.write("\nServing until Ctrl-C.")
+                self.stdout.write(f"\nServing until Ctrl-C.\nPage   {self.page}\nAdmin  {self.base_url}/admin/")
                 self.serve()
         except KeyboardInterrupt:
-            self.stdout.write("\nStopping.")
+            limit = settings.BOUNDED_POOLS["default"]["DRAIN_TIMEOUT"]
+            self.stdout.write(f"\nStopping: accepted jobs may finish, up to {limit} s.")
         finally:
             self.stop_children()
         if faults is None:
@@ -74,16 +75,16 @@ class Command(BaseCommand):
         if not users.filter(username=NAME).exists():
             users.create_superuser(NAME, password=PASSWORD)
         downstream = self.start_downstream()
-        base_url = self.start_server(server, port, downstream)
+        self.base_url = self.start_server(server, port, downstream)
 
-        visitor = Visitor(base_url)
+        visitor = Visitor(self.base_url)
         visitor.log_in(NAME, PASSWORD)
         text = Visitor(downstream).get(f"/links.txt?n={max(links - len(BAD_LINKS), 1)}") + "\n".join(BAD_LINKS)
         visitor.submit("/links/", text=text)
-        page = visitor.url
-        batch = Batch.objects.get(pk=page.rstrip("/").rpartition("/")[2])
-        self.stdout.write(f"\nBatch of {batch.links.count()} links: {page}\n")
-        watch = self.watch(visitor, f"{page}progress/", batch)
+        self.page = visitor.url
+        batch = Batch.objects.get(pk=self.page.rstrip("/").rpartition("/")[2])
+        self.stdout.write(f"\nBatch of {batch.links.count()} links: {self.page}  (log in as {NAME} / {PASSWORD})\n")
+        watch = self.watch(visitor, f"{self.page}progress/", batch)
 
         self.stdout.write("\n" + result_table(batch) + "\n")
         faults = verify(batch, watch, visitor.get("/metrics"))
@@ -98,9 +99,6 @@ class Command(BaseCommand):
             self.stdout.write(
                 self.style.SUCCESS(f"Every accepted job is in exactly one terminal state: {job_states(batch)}.")
             )
-        self.stdout.write(
-            f"\nPage   {page}\nAdmin  {base_url}/admin/\nLogin  {base_url}/login/  user {NAME}, password {PASSWORD}"
-        )
         return faults
 
     def start_downstream(self) -> str:
