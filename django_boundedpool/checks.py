@@ -13,11 +13,13 @@ boundedpool.W005          more workers than the database's connection pool can s
 boundedpool.W006          jobs run inline although DEBUG is off
 boundedpool.W007          a retention of less than 60 seconds: results vanish before they are polled
 boundedpool.W008          as E004, in a test run, where Django itself makes the database one in memory
+boundedpool.W009          a setting is named almost as one of ours, which nothing reads
 ========================  ================================================================================
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,10 +32,10 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.module_loading import import_string
 
 from . import conf
-from .jobs import registered
+from .jobs import MIDDLEWARE, registered
 from .store import writes
 
-MIDDLEWARE = "django_boundedpool.middleware.OverloadMiddleware"
+SETTINGS = ("BOUNDED_POOLS", "BOUNDED_POOL_OPTIONS")
 
 #: Connections of a psycopg pool for which the settings give no number.
 PSYCOPG_POOL_SIZE = 4
@@ -44,7 +46,7 @@ Check = Callable[..., Sequence[CheckMessage]]
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """E001, E003, W006, W007: what the two settings themselves say."""
+    """E001, E003, W006, W007, W009: what the two settings themselves say."""
     configs, faults = conf.pool_configs()
     options, more = conf.process_options()
     messages: list[CheckMessage] = [
@@ -71,6 +73,11 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
                 id="boundedpool.W006",
             )
         )
+    messages += [
+        Warning(f"The setting {name} is not read.", hint=f"Did you mean {meant[0]!r}?", id="boundedpool.W009")
+        for name in dir(settings)
+        if name.isupper() and name not in SETTINGS and (meant := difflib.get_close_matches(name, SETTINGS, 1, 0.78))
+    ]
     for config in configs.values():
         short = [f"{state.value} ({kept:g} s)" for state, kept in config.retention.items() if kept < 60]
         if short:
@@ -192,7 +199,8 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
             messages.append(
                 Warning(
                     f'Database {alias!r} is SQLite without transaction_mode IMMEDIATE: threads get "locked" errors.',
-                    hint='Set DATABASES[...]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 20}.',
+                    hint='Set DATABASES[...]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 20, '
+                    '"init_command": "PRAGMA journal_mode=WAL"}.',
                     id="boundedpool.W004",
                 )
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,6 +55,7 @@ class JobContext:
         self._token = record.token
         self._record = record
         self._pool = pool
+        self._outside = False
         self._ends = None if record.spec.timeout is None else record.started_mono + record.spec.timeout
 
     @property
@@ -95,14 +97,24 @@ class JobContext:
         """Report how far the job is.
 
         Arguments:
-            fraction: from 0 to 1.
+            fraction: from 0 to 1; what is outside counts as 0 or 1, with one warning in the log.
             message: plain text for the owner, at most 255 characters are kept.
 
         Cheap in a tight loop: only a few reports a second are stored.
+
+        Raises:
+            ValueError: `fraction` is no number.
         """
-        if not 0 <= fraction <= 1:
-            raise ValueError(f"progress({fraction!r}): give a fraction from 0 to 1.")
-        self._pool.report_progress(self._record, float(fraction), payload.printable(str(message), MESSAGE_LENGTH))
+        try:
+            done = min(1.0, max(0.0, fraction))
+        except TypeError:
+            done = math.nan
+        if math.isnan(done) or fraction != fraction:  # only nan is not itself
+            raise ValueError(f"progress({fraction!r}): give a number from 0 to 1.")
+        if done != fraction and not self._outside:
+            self._outside = True
+            logger.warning("Job %s %s: progress(%r) counts as %g.", self.name, self.job_id, fraction, done)
+        self._pool.report_progress(self._record, float(done), payload.printable(str(message), MESSAGE_LENGTH))
 
     def headers(self) -> dict[str, str]:
         """Return headers that tell a downstream service about this attempt."""

@@ -6,6 +6,8 @@ import time
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import SynchronousOnlyOperation
+
 from .context import current_job
 from .engine import payload
 from .engine.errors import JobAbandoned, JobCancelled, JobFailed, JobNotFound, JobTimedOut, WaitingWouldDeadlock
@@ -28,9 +30,15 @@ def owner_key(owner: Any) -> str:
 
     Raises:
         ValueError: the key is longer than 191 characters, or the user is not saved yet.
+        SynchronousOnlyOperation: `request.user`, not loaded yet, on a running event loop.
     """
-    if owner is None or getattr(owner, "is_anonymous", False):
-        return ""
+    try:
+        if owner is None or getattr(owner, "is_anonymous", False):
+            return ""
+    except SynchronousOnlyOperation:
+        raise SynchronousOnlyOperation(
+            "request.user cannot be loaded on a running event loop; use owner=await request.auser()."
+        ) from None
     if hasattr(owner, "_meta"):
         if owner.pk is None:
             raise ValueError("The owner has no primary key yet: save it first.")
@@ -108,7 +116,7 @@ class JobHandle:
         Raises:
             JobNotFound: there is no such job.
         """
-        if self._record is not None and self._record.state.terminal:
+        if self._record is not None and self._record.state.terminal and self._record.state is not JobState.REJECTED:
             return "finished"
         row = load(self.id)
         asker = owner_key(by)

@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from django.conf import settings
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 
 from . import context
 from .engine import payload
-from .engine.config import LONGEST, seconds
 from .engine.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, Rejected, StoreUnavailable
 from .engine.ids import uuid7
+from .engine.options import (
+    CALL_OPTIONS,
+    FOREIGN_WORDS,
+    USING_OPTIONS,
+    checked,
+    misplaced,
+)
 from .engine.pool import Pool
 from .engine.record import JobRecord
-from .engine.retry import Retry
 from .engine.spec import JobSpec
 from .handles import JobHandle, owner_key
 from .lifecycle import runtime
@@ -34,38 +41,14 @@ R = TypeVar("R")
 SENSITIVE_WORDS = ("password", "passwd", "secret", "token", "api_key", "apikey", "credential", "authorization")
 WITHHELD = "[withheld]"
 
-#: Words that people bring along from elsewhere, and ours.
-FOREIGN_WORDS: Mapping[str, str] = {
-    "delay": "submit(*args, **kwargs)",
-    "apply_async": "using(...).submit(*args, **kwargs)",
-    "enqueue": "submit(*args, **kwargs)",
-    "bind": "takes_context=True",
-    "countdown": "start_deadline (a longest wait); deferred starts come with a later version",
-    "eta": "start_deadline (a longest wait); deferred starts come with a later version",
-    "max_retries": "retry=Retry(max_attempts=...)",
-    "autoretry_for": "retry=Retry(on=(...))",
-    "expires": "start_deadline",
-    "queue": "pool",
-    "queue_name": "pool",
-    "rate_limit": "a smaller WORKERS, or RetryLater(after=...) inside the job",
-    "time_limit": "timeout",
-    "soft_time_limit": "timeout",
+#: Methods that people look for, and what to write.
+METHODS: Mapping[str, str] = {
+    "asubmit": "this version does not have it yet; use `await sync_to_async(job.submit)(...)`",
+    "submit_many": "it is not in this version yet; call submit once for each",
 }
-
-JOB_OPTIONS = (
-    "pool",
-    "name",
-    "priority",
-    "timeout",
-    "start_deadline",
-    "retry",
-    "takes_context",
-    "sensitive",
-    "store_result",
-    "public_errors",
-    "retention",
-)
-CALL_OPTIONS = ("owner", "batch", "correlation_id")
+#: Shown under the traceback of a refusal that nobody answers.
+MIDDLEWARE = "django_boundedpool.middleware.OverloadMiddleware"
+UNANSWERED = f"Add {MIDDLEWARE!r} to MIDDLEWARE, or use @overload_responses, to answer this with 503."
 
 _registry: dict[str, JobFunction[Any, Any]] = {}
 
@@ -102,6 +85,8 @@ class JobFunction(Generic[P, R]):
     def __getattr__(self, name: str) -> Any:
         if name in FOREIGN_WORDS:
             raise AttributeError(f"A job has no {name!r} here; use {FOREIGN_WORDS[name]}.")
+        if name in METHODS:
+            raise AttributeError(f"A job has no {name!r}: {METHODS[name]}.")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def using(self, **overrides: Any) -> JobFunction[P, R]:
@@ -117,16 +102,13 @@ class JobFunction(Generic[P, R]):
             ConfigurationError: an unknown option or an impossible value.
         """
         given = {name: overrides.pop(name) for name in CALL_OPTIONS if name in overrides}
-        for fixed in ("name", "takes_context", "sensitive"):
-            if fixed in overrides:
-                raise ConfigurationError(f"{self.spec.name}.using({fixed}=...): that belongs to @job(...).")
         call = self._call
         if "owner" in given:
             call = replace(call, owner=owner_key(given["owner"]))
         for name in ("batch", "correlation_id"):
             if name in given:
                 call = replace(call, **{name: _short_text(name, given[name])})
-        spec = replace(self.spec, **_checked_options(f"{self.spec.name}.using", overrides))
+        spec = replace(self.spec, **checked(f"{self.spec.name}.using", overrides, USING_OPTIONS))
         return JobFunction(spec, call)
 
     def submit(self, *args: Any, **kwargs: Any) -> JobHandle:
@@ -144,6 +126,16 @@ class JobFunction(Generic[P, R]):
             ConfigurationError: no such pool, or autocommit is off outside `atomic()`.
         """
         _refuse_event_loop(self.spec.name)
+        try:
+            return self._submit(args, kwargs)
+        except InvalidArguments:
+            raise
+        except Rejected as refusal:
+            if MIDDLEWARE not in settings.MIDDLEWARE:
+                refusal.add_note(UNANSWERED)
+            raise
+
+    def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobHandle:
         active = runtime.current()
         active.give_back_dropped()
         pool = _pool(active, self.spec)
@@ -177,11 +169,13 @@ class JobFunction(Generic[P, R]):
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise pool.refused(InvalidArguments(f"{spec.name}: {error}.", pool=spec.pool), spec.name) from None
+            hint = misplaced([word for word in kwargs if word not in self._signature.parameters])
+            raise pool.refused(InvalidArguments(f"{spec.name}: {error}.{hint}", pool=spec.pool), spec.name) from None
         try:
             text = f"[{payload.encode(args, 'args')},{payload.encode(kwargs, 'kwargs')}]"
         except payload.NotJson as error:
-            raise pool.refused(InvalidArguments(f"{spec.name}: {error}", pool=spec.pool), spec.name) from None
+            text = f"{spec.name}: {self._with_parameter(str(error))}"
+            raise pool.refused(InvalidArguments(text, pool=spec.pool), spec.name) from None
         size = payload.size(text)
         if size > pool.config.max_payload_bytes:
             message = (
@@ -210,14 +204,25 @@ class JobFunction(Generic[P, R]):
             process=active.process,
         )
 
-    def _censored(self, bound: inspect.BoundArguments, plain: list[Any]) -> tuple[tuple[Any, Any], bool]:
-        """Return the arguments as they may be stored, and whether some were withheld."""
-        args, kwargs = plain
-        positional = [
+    def _positional(self) -> list[str]:
+        return [
             name
             for name, parameter in self._signature.parameters.items()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
+
+    def _with_parameter(self, fault: str) -> str:
+        """Call the positional argument that `fault` begins with by its parameter too."""
+        names = self._positional()
+        place = re.match(r"(?:a key of )?args\[(\d+)\]", fault)
+        if place is None or int(place[1]) >= len(names):
+            return fault
+        return f"{place[0]} ({names[int(place[1])]!r}){fault[place.end() :]}"
+
+    def _censored(self, bound: inspect.BoundArguments, plain: list[Any]) -> tuple[tuple[Any, Any], bool]:
+        """Return the arguments as they may be stored, and whether some were withheld."""
+        args, kwargs = plain
+        positional = self._positional()
         hidden = [index for index, name in enumerate(positional) if index < len(args) and self._is_sensitive(name)]
         # Not by parameter: words that land in **kwargs have none of their own.
         hidden_words = [name for name in kwargs if self._is_sensitive(name)]
@@ -266,7 +271,9 @@ def job(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
     if function is None:
         return functools.partial(_declare, options)
-    if not callable(function):
+    if isinstance(function, str):
+        raise ConfigurationError(f'@job takes keyword options; write @job(pool="{function}").')
+    if not callable(function) and not isinstance(function, classmethod | staticmethod):
         raise ConfigurationError(f"@job takes keyword options, not {function!r}.")
     return _declare({}, function)
 
@@ -281,30 +288,41 @@ def _declare(options: dict[str, Any], function: Callable[..., Any]) -> JobFuncti
         )
     if inspect.isgeneratorfunction(function):
         raise ConfigurationError(f"{label} is a generator; a job is a plain function that returns its result.")
+    if _belongs_to_a_class(function):
+        raise ConfigurationError(
+            f"{label} belongs to a class; move it to module level and pass the object's primary key."
+        )
     if not inspect.isfunction(function) or "." in function.__qualname__ or function.__name__ == "<lambda>":
         raise ConfigurationError(f"{label} is not a function at module level; other processes could not find it.")
     name = options.pop("name", None) or f"{function.__module__}.{function.__qualname__}"
     if not isinstance(name, str) or len(name) > 255:
         raise ConfigurationError(f"@job(name={name!r}): give a text of at most 255 characters.")
-    checked = _checked_options(f"@job on {label}", options)
+    values = checked(f"@job on {label}", options)
     parameters = list(inspect.signature(function).parameters.values())
-    if checked.get("takes_context") and not (
+    if values.get("takes_context") and not (
         parameters
         and parameters[0].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     ):
         raise ConfigurationError(f"{label}: takes_context=True needs a first positional parameter for the context.")
-    unknown = set(checked.get("sensitive", ())) - {parameter.name for parameter in parameters}
+    unknown = set(values.get("sensitive", ())) - {parameter.name for parameter in parameters}
     if unknown and not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         raise ConfigurationError(
             f"{label}: sensitive names {', '.join(sorted(unknown))}, which it has no argument for."
         )
-    declared: JobFunction[Any, Any] = JobFunction(JobSpec(name=name, function=function, **checked))
+    declared: JobFunction[Any, Any] = JobFunction(JobSpec(name=name, function=function, **values))
     known = _registry.get(name)
     # The same function again is a module that is loaded a second time.
     if known is not None and _place(known.spec.function) != _place(function):
         raise ConfigurationError(f"Two jobs are named {name!r}; give one of them another name=.")
     _registry[name] = declared
     return declared
+
+
+def _belongs_to_a_class(function: Callable[..., Any]) -> bool:
+    if isinstance(function, classmethod | staticmethod) or inspect.ismethod(function):
+        return True
+    holder = function.__qualname__.rpartition(".")[0] if inspect.isfunction(function) else ""
+    return bool(holder) and not holder.endswith("<locals>")
 
 
 def _place(function: Callable[..., Any]) -> tuple[str, str]:
@@ -314,55 +332,6 @@ def _place(function: Callable[..., Any]) -> tuple[str, str]:
 def registered() -> Mapping[str, JobFunction[Any, Any]]:
     """Return every declared job by name."""
     return _registry
-
-
-def _checked_options(where: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    faults = []
-    checked: dict[str, Any] = {}
-    for option, value in options.items():
-        if option in FOREIGN_WORDS:
-            faults.append(f"{option}: here it is {FOREIGN_WORDS[option]}")
-        elif option not in JOB_OPTIONS:
-            faults.append(f"{option}: no such option; there are {', '.join(JOB_OPTIONS)}")
-        else:
-            try:
-                checked[option] = _checked_option(option, value)
-            except ValueError as error:
-                faults.append(f"{option}={value!r}: {error}")
-    if faults:
-        raise ConfigurationError(f"{where}: {'; '.join(faults)}.")
-    return checked
-
-
-def _checked_option(option: str, value: Any) -> Any:
-    if option in ("timeout", "start_deadline", "retention"):
-        if value is None:
-            return None
-        duration = seconds(value)
-        if duration <= 0:
-            raise ValueError("give more than 0 seconds")
-        if duration > LONGEST:
-            raise ValueError("give at most 366 days")
-        return duration
-    if option == "priority" and (isinstance(value, bool) or not isinstance(value, int) or not -100 <= value <= 100):
-        raise ValueError("give a whole number from -100 to 100")
-    if option in ("takes_context", "store_result") and not isinstance(value, bool):
-        raise ValueError("give True or False")
-    if option == "retry" and not (value is None or isinstance(value, Retry)):
-        raise ValueError("give a Retry(...) or None")
-    if option == "pool" and not isinstance(value, str):
-        raise ValueError("give the name of a pool in BOUNDED_POOLS")
-    if option == "sensitive":
-        if not isinstance(value, tuple | list | set | frozenset) or not all(isinstance(item, str) for item in value):
-            raise ValueError("give a tuple of argument names")
-        return tuple(value)
-    if option == "public_errors":
-        if not isinstance(value, tuple | list) or not all(
-            isinstance(item, type) and issubclass(item, BaseException) for item in value
-        ):
-            raise ValueError("give a tuple of exception classes")
-        return tuple(value)
-    return value
 
 
 def _short_text(option: str, value: object) -> str:
@@ -387,7 +356,7 @@ def _refuse_event_loop(name: str) -> None:
         return
     raise SynchronousOnlyOperation(
         f"{name}.submit() waits for a commit and would block the event loop; "
-        "use `await sync_to_async(job.submit)(...)` or a sync view."
+        "use `await sync_to_async(job.using(owner=await request.auser()).submit)(...)`, or a sync view."
     )
 
 
@@ -427,6 +396,8 @@ def _store_and_start(active: Runtime, pool: Pool, record: JobRecord) -> None:
             pool=pool.config.name,
             retry_after=retry_after,
         )
+        if error.unknown and not pool.withdraw(record):
+            return  # settled meanwhile: its row was there, and the pool has taken it up
         pool.withdraw(record)
         raise pool.refused(refusal, record.spec.name) from error
     _start(active, pool, record)
@@ -485,12 +456,21 @@ class _CommitHook:
 
     def __call__(self) -> None:
         self._called = True
-        self._start()
+        try:
+            self._start()
+        except Rejected:
+            self._over = True
+            raise
+        except BaseException:
+            # A signal handler's SystemExit cut the start short: there may be a row, whatever the transaction was.
+            self._called, self.stored = False, True
+            raise
         self._over = True
 
     def __del__(self) -> None:
         if not self._over:
-            self._active.settle(self._job_id, stored=self.stored)
+            # Once the start has begun there may be a row, whatever the transaction was.
+            self._active.settle(self._job_id, stored=self.stored or self._called)
 
     def forgotten(self) -> bool:
         """Whether the transaction is over without a call. May be asked from any thread."""

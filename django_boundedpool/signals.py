@@ -61,8 +61,10 @@ def _forward(event: Event) -> None:
     for receiver, answer in signal.send_robust(sender=event.job_name or None, event=event):
         if isinstance(answer, Exception):
             logger.error("Receiver %r failed on %s.", receiver, event.kind, exc_info=answer)
-    if threading.current_thread().name.startswith("boundedpool-"):
-        # What a receiver opened in a thread of ours, no request will ever close.
+    thread = threading.current_thread()
+    if thread.name.startswith("boundedpool-") and not getattr(thread, "in_code", False):
+        # What a receiver opened in a thread of ours, no request will ever close. A job that submits another one is
+        # still using its connection.
         close_old_connections()
 
 

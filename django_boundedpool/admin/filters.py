@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from .. import conf
-from ..engine.states import LIVE
+from ..engine.states import LIVE, JobState
 from ..models import Job
 
 
@@ -21,8 +21,8 @@ class StateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, Any]]:
-        """The states of the table."""
-        return [("live", _("live")), *Job.STATES]
+        """The states that this version gives to jobs."""
+        return [("live", _("live")), *(choice for choice in Job.STATES if choice[0] != JobState.HANDED_OVER.value)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Keep the chosen state."""

@@ -7,12 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from django.apps import apps
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth import get_user_model
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Q, QuerySet
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import path, reverse
+from django.urls import NoReverseMatch, path, reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -33,9 +37,9 @@ MOST_CANCELLED = 1000
 OPTIONAL = frozenset(
     {
         "args_withheld",
-        "cancel_requested_at",
-        "cancel_requested_by",
-        "deadline",
+        "cancel_requested_at_shown",
+        "asked_by",
+        "deadline_shown",
         "error_shown",
         "failures",
         "first_error_shown",
@@ -45,8 +49,8 @@ OPTIONAL = frozenset(
         "progress_shown",
         "replay_of",
         "result_shown",
-        "run_after",
-        "start_by",
+        "run_after_shown",
+        "start_by_shown",
         "timeout",
         "traceback_shown",
     }
@@ -57,8 +61,8 @@ OPTIONAL = frozenset(
 class JobAdmin(ReadOnlyAdmin):
     """Every job, newest first."""
 
-    list_display = ("state_shown", "name", "pool", "owner_key", "attempt", "submitted", "waited", "ran")
-    list_display_links = ("name",)
+    list_display = ("state_shown", "name_shown", "pool", "owner_key", "submitted", "waited", "ran")
+    list_display_links = ("name_shown",)
     list_filter = (StateFilter, PoolFilter)
     search_fields = ("id", "correlation_id")  # see get_search_results
     search_help_text = gettext_lazy(
@@ -68,7 +72,7 @@ class JobAdmin(ReadOnlyAdmin):
     sortable_by = ()  # every other order would sort the whole table
     actions = ("cancel_selected",)
     fieldsets = (
-        (None, {"fields": ("state_shown", "name", "id", "pool", "owner_key", "progress_shown")}),
+        (None, {"fields": ("state_shown", "name", "id", "pool", "owner", "progress_shown")}),
         (gettext_lazy("Outcome"), {"fields": ("result_shown", "error_shown", "traceback_shown", "first_error_shown")}),
         (
             gettext_lazy("Times"),
@@ -79,12 +83,12 @@ class JobAdmin(ReadOnlyAdmin):
                     "finished",
                     "waited",
                     "ran",
-                    "run_after",
-                    "start_by",
-                    "deadline",
+                    "run_after_shown",
+                    "start_by_shown",
+                    "deadline_shown",
                     "timeout",
-                    "cancel_requested_at",
-                    "cancel_requested_by",
+                    "cancel_requested_at_shown",
+                    "asked_by",
                     "kept_until",
                 )
             },
@@ -102,9 +106,6 @@ class JobAdmin(ReadOnlyAdmin):
                     "correlation_id",
                     "replay_of",
                     "process",
-                    "fence",
-                    "version",
-                    "persist",
                     "hand_over_alias",
                     "hand_over_id",
                 )
@@ -117,7 +118,8 @@ class JobAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         """Fetch heavy columns for the page of one job only."""
-        rows: QuerySet[Job] = super().get_queryset(request)
+        first_started = KeyTextTransform("started_at", KeyTransform("0", "attempts"))
+        rows: QuerySet[Job] = super().get_queryset(request).annotate(first_started=first_started)
         match = request.resolver_match
         return rows if match is not None and "object_id" in match.kwargs else rows.defer(*HEAVY)
 
@@ -158,6 +160,8 @@ class JobAdmin(ReadOnlyAdmin):
             return isinstance(job.error, dict) and bool(job.error.get("traceback"))
         if field == "progress_shown":
             return job.progress is not None
+        if field == "asked_by":
+            return bool(job.cancel_requested_by)
         return bool(getattr(job, field.removesuffix("_shown")))
 
     @admin.display(description=gettext_lazy("state"))
@@ -169,13 +173,55 @@ class JobAdmin(ReadOnlyAdmin):
     started = moment_column(Job, "started_at")
     finished = moment_column(Job, "finished_at")
     kept_until = moment_column(Job, "retain_until")
+    run_after_shown = moment_column(Job, "run_after")
+    start_by_shown = moment_column(Job, "start_by")
+    deadline_shown = moment_column(Job, "deadline")
+    cancel_requested_at_shown = moment_column(Job, "cancel_requested_at")
+
+    @admin.display(description=gettext_lazy("job"))
+    def name_shown(self, job: Job) -> SafeString:
+        """Dotted name that a narrow column breaks after its dots."""
+        return rendering.dotted_name(job.name)
+
+    @admin.display(description=gettext_lazy("owner"))
+    def owner(self, job: Job) -> SafeString | str:
+        """Whose job it is."""
+        return self._user(job.owner_key)
+
+    @admin.display(description=gettext_lazy("cancel requested by"))
+    def asked_by(self, job: Job) -> SafeString | str:
+        """Who asked it to stop."""
+        return self._user(job.cancel_requested_by)
+
+    def _user(self, key: str) -> SafeString | str:
+        """Return a user's name with a link to the user's page, as far as there are these; otherwise the key."""
+        if not key or not apps.is_installed("django.contrib.auth"):
+            return key or rendering.NOTHING
+        model: Any = get_user_model()
+        try:
+            user = model._default_manager.filter(pk=key).first()
+        except (ValueError, ValidationError, OverflowError):  # the key of another user model
+            user = None
+        if user is None:
+            return key
+        meta = model._meta
+        try:
+            address = reverse(
+                f"admin:{meta.app_label}_{meta.model_name}_change", args=[key], current_app=self.admin_site.name
+            )
+        except NoReverseMatch:
+            return str(user)
+        return format_html('<a href="{}">{}</a>', address, user)
 
     @admin.display(description=gettext_lazy("waited"))
     def waited(self, job: Job) -> str:
         """Time from the submit to the first start, to the end of a job that never started, or to now."""
-        if job.attempt > 1:
-            return rendering.NOTHING  # the row has the latest start only
         end = job.started_at or job.finished_at or timezone.now()
+        if job.attempt > 1:
+            first = rendering.parsed(getattr(job, "first_started", None))
+            if first is None:
+                return rendering.NOTHING  # the row itself has the latest start only
+            end = first if timezone.is_aware(job.submitted_at) else timezone.make_naive(first)
         return rendering.seconds((end - job.submitted_at).total_seconds())
 
     @admin.display(description=gettext_lazy("ran"))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from ..models import Job
@@ -35,11 +36,18 @@ def state_badge(job: Job) -> SafeString:
     """Return the state of a job with its reason, and what was asked of it."""
     state = job.known_state
     notes = [job.reason] if job.reason else []
+    if job.attempt > 1:
+        notes.append(_("attempt\N{NO-BREAK SPACE}%d") % job.attempt)
     if job.cancel_requested:
         notes.append(_("cancel requested"))
     if job.overdue:
         notes.append(_("overdue"))
     return badge(state.value if state else "unknown", dict(Job.STATES).get(job.state, job.state), ", ".join(notes))
+
+
+def dotted_name(name: str) -> SafeString:
+    """Return a dotted name that a narrow column may break after each dot and underscore."""
+    return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in re.split(r"(?<=[._])", name)))
 
 
 def text_block(text: str) -> SafeString:
@@ -74,7 +82,7 @@ def attempts_table(attempts: object) -> SafeString | str:
         (
             (
                 entry.get("attempt", ""),
-                moment(_parsed(entry.get("started_at"))),
+                moment(parsed(entry.get("started_at"))),
                 seconds(entry.get("ran")),
                 entry.get("outcome", ""),
                 error_line(entry.get("error")),
@@ -111,7 +119,8 @@ def moment(value: datetime | None) -> str:
     return (timezone.localtime(value) if timezone.is_aware(value) else value).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _parsed(text: object) -> datetime | None:
+def parsed(text: object) -> datetime | None:
+    """Return the moment that a stored text spells, or None."""
     try:
         return parse_datetime(text) if isinstance(text, str) else None
     except ValueError:

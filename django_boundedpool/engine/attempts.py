@@ -259,7 +259,7 @@ class Attempts(Places):
         self, record: JobRecord, reason: Reason, error: BaseException, described: dict[str, str], effects: Effects
     ) -> None:
         self._note_failure_locked(record, "failed", described, self.clock.monotonic())
-        record.exception = error
+        record.exception, record.exception_trace = error, error.__traceback__
         self._end_locked(record, JobState.FAILED, reason, effects, error=error, noted=True)
 
     def _retry_due(self, job_id: UUID) -> None:

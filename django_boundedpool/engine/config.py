@@ -68,8 +68,13 @@ def seconds(value: object) -> float:
         raise ValueError("give a number of seconds that a float can hold") from None
 
 
+def _span(duration: float) -> str:
+    days = duration / DAY
+    return f"{days:g} day{'' if days == 1 else 's'}" if days >= 1 else f"{duration:g} seconds"
+
+
 def _seconds(low: float, high: float = LONGEST, *, optional: bool = False) -> Reader:
-    remedy = f"give seconds or a timedelta, from {low:g} to {high:g} seconds{', or None' if optional else ''}."
+    remedy = f"give seconds or a timedelta, from {_span(low)} to {_span(high)}{', or None' if optional else ''}."
 
     def read(value: object) -> float | None:
         if value is None and optional:
@@ -135,7 +140,7 @@ def _retention(value: object) -> Mapping[JobState, float]:
     merged = dict(RETENTION)
     for key, duration in value.items():
         if key not in RETENTION:
-            raise _Bad(remedy)
+            raise _Bad(f"{key!r} is no state that a job ends in; {remedy}")
         try:
             merged[JobState(key)] = seconds(duration)
         except ValueError:
@@ -145,15 +150,16 @@ def _retention(value: object) -> Mapping[JobState, float]:
     return MappingProxyType(merged)
 
 
-def _not_yet(default: object) -> Reader:
-    """A key whose feature is not built yet: only its default is honest."""
+@dataclass(frozen=True)
+class _NotYet:
+    """Reads a key whose feature is not built yet: only its default is honest."""
 
-    def read(value: object) -> object:
-        if type(value) is not type(default) or value != default:
-            raise _Bad(f"this version does not have that feature yet; leave the key out (it means {default!r}).")
+    default: object
+
+    def __call__(self, value: object) -> object:
+        if type(value) is not type(self.default) or value != self.default:
+            raise _Bad(f"this version does not have that feature yet; leave the key out (it means {self.default!r}).")
         return value
-
-    return read
 
 
 def _key(default: Any, reader: Reader) -> Any:
@@ -161,7 +167,7 @@ def _key(default: Any, reader: Reader) -> Any:
 
 
 def _missing(default: Any) -> Any:
-    return field(default=default, metadata={"read": _not_yet(default)})
+    return field(default=default, metadata={"read": _NotYet(default)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,11 +185,11 @@ class PoolConfig:
     max_payload_bytes: int = _key(64 * 1024, _integer(1, 1 << 30))
     #: UTF-8 bytes of one job's result.
     max_result_bytes: int = _key(256 * 1024, _integer(1, 1 << 30))
-    priority_shares: Mapping[int, float] = field(default_factory=dict, metadata={"read": _not_yet({})})
+    priority_shares: Mapping[int, float] = field(default_factory=dict, metadata={"read": _NotYet({})})
     shed: bool = _missing(default=False)
     #: How many seconds of waiting one step of priority is worth; 0 makes priority count for nothing.
     ageing: float = _key(30.0, _seconds(0, DAY))
-    wait: float = field(default=0.0, metadata={"read": _not_yet(0)})
+    wait: float = field(default=0.0, metadata={"read": _NotYet(0)})
     owner_limit: int | None = _missing(None)
     #: Longest run of one attempt; None means that nothing limits it.
     timeout: float | None = _key(None, _seconds(0.001, optional=True))
@@ -191,7 +197,7 @@ class PoolConfig:
     start_deadline: float | None = _key(None, _seconds(0.001, optional=True))
     #: A worker on a job without a time-out is called stuck after this long.
     stuck_after: float = _key(300.0, _seconds(1))
-    max_defer: float = field(default=3600.0, metadata={"read": _not_yet(3600)})
+    max_defer: float = field(default=3600.0, metadata={"read": _NotYet(3600)})
     #: Share of the queue's places that jobs waiting for a retry may hold.
     retry_share: float = _key(0.5, _fraction)
     #: From the first signal to the last write. Less than what the server or the orchestrator grants.
@@ -200,11 +206,11 @@ class PoolConfig:
     cancel_grace: float | None = _key(None, _seconds(0, DAY, optional=True))
     #: What a drain does with jobs that no worker has started.
     on_shutdown: str = _key("run", _choice("run", "cancel", "abandon"))
-    adopt_within: float = field(default=3600.0, metadata={"read": _not_yet(3600)})
+    adopt_within: float = field(default=3600.0, metadata={"read": _NotYet(3600)})
     #: How long a row is kept after its job ended, by state.
     retention: Mapping[JobState, float] = field(default_factory=lambda: RETENTION, metadata={"read": _retention})
     persist: str = _missing("commit")
-    linger: float = field(default=0.05, metadata={"read": _not_yet(0.05)})
+    linger: float = field(default=0.05, metadata={"read": _NotYet(0.05)})
     carry: tuple[str, ...] = _missing(())
     hand_over_to: str | None = _missing(None)
     overflow: str = _missing("reject")
@@ -254,6 +260,17 @@ POOL_KEYS = tuple(f.name.upper() for f in fields(PoolConfig) if f.name != "name"
 OPTION_KEYS = tuple(f.name.upper() for f in fields(ProcessOptions))
 
 
+def _meant(key: str, known: list[str]) -> str:
+    """Say what to write instead of a key that is not there: never one whose feature is not built yet."""
+    if key in OPTION_KEYS and key not in known:
+        return f"{key} belongs into BOUNDED_POOL_OPTIONS."
+    if key in POOL_KEYS and key not in known:
+        return f"{key} belongs into BOUNDED_POOLS['default']."
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(known)}."
+    return f"there is no such key; {hint}"
+
+
 def _read(kind: type[Record], raw: object, path: str, faults: list[Fault], **given: Any) -> Record | None:
     """Build one record from a settings dictionary, adding to `faults`; None when anything is wrong."""
     if not isinstance(raw, Mapping):
@@ -264,9 +281,8 @@ def _read(kind: type[Record], raw: object, path: str, faults: list[Fault], **giv
     for key, value in raw.items():
         where = f"{path}[{key!r}]"
         if key not in readers:
-            close = difflib.get_close_matches(str(key).upper(), readers, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(readers)}."
-            faults.append(Fault(path=where, value=value, remedy=f"there is no such key; {hint}"))
+            known = [known for known, (_, reader) in readers.items() if not isinstance(reader, _NotYet)]
+            faults.append(Fault(path=where, value=value, remedy=_meant(str(key).upper(), known)))
             continue
         name, reader = readers[key]
         try:
@@ -285,6 +301,12 @@ def read_pools(raw: object, path: str = "BOUNDED_POOLS") -> tuple[dict[str, Pool
             Fault(path=path, value=raw, remedy="give a dictionary of pool names to dictionaries.")
         ]
     for name, values in raw.items():
+        if name in POOL_KEYS + OPTION_KEYS and not isinstance(values, Mapping):
+            remedy = f'did you forget the pool\'s name? {{"default": {{"{name}": {values!r}}}}}'
+            if name in OPTION_KEYS:
+                remedy = _meant(name, [])
+            faults.append(Fault(path=f"{path}[{name!r}]", value=values, remedy=remedy))
+            continue
         if not isinstance(name, str) or not name.isidentifier() or len(name) > 50:
             remedy = "name a pool with letters, digits and underscores, at most 50 characters."
             faults.append(Fault(path=path, value=name, remedy=remedy))

@@ -89,7 +89,7 @@ def _shown(value: object) -> str:
 
 
 def _described(value: object) -> str:
-    kind = type(value)
+    kind = value.__class__  # not type(): request.user is a lazy object that stands for a user
     return f"a {kind.__qualname__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"
 
 

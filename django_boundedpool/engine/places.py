@@ -134,6 +134,13 @@ class Places:
         record.stored_call = ([], {})
         effects.clears.append(record.token)  # its callbacks may have finalizers: never under the lock
         self._cancel_timers_locked(record)
+        self._conclude_locked(record, effects, ran=ran, error=error)
+
+    def _conclude_locked(
+        self, record: JobRecord, effects: Effects, *, ran: float = 0.0, error: BaseException | None = None
+    ) -> None:
+        """Give the place of an ended job back, count the end and tell everybody."""
+        state, reason = record.state, record.reason
         self._release_place_locked(record)
         self._finished[state.value] += 1
         if self._drained is not None:

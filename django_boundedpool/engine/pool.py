@@ -104,22 +104,20 @@ class Pool(Admission, Attempts):
                     self._unqueue_locked(record)
                     self._running.pop(record.id, None)
                     record.finished_at = record.finished_at or self.clock.now()
-                    self._release_place_locked(record)
-                    record.release_waiters_locked()
-                    effects.saves.append(record.changes_locked())
+                    self._conclude_locked(record, effects)
                     continue
                 effects.tokens.append((record.token, Reason.SHUTDOWN))
                 self._end_locked(record, JobState.ABANDONED, Reason.DRAIN_DEADLINE, effects)
         self._apply(effects)
 
-    def forfeit(self) -> None:
-        """Drop every accepted job: this process was declared lost, and its rows belong to others now."""
+    def forfeit(self, owner: UUID) -> None:
+        """Drop every accepted job but those of `owner`: this process was declared lost and goes on under that id."""
         effects = Effects()
         with self._lock:
-            for record in [*self._queue, *self._delayed.values()]:
+            for record in [record for record in (*self._queue, *self._delayed.values()) if record.process != owner]:
                 self._unqueue_locked(record)
                 self._end_locked(record, JobState.ABANDONED, Reason.PROCESS_LOST, effects)
-            for record, _ in list(self._running.values()):
+            for record in [record for record, _ in self._running.values() if record.process != owner]:
                 effects.tokens.append((record.token, Reason.SHUTDOWN))
                 self._end_locked(record, JobState.ABANDONED, Reason.PROCESS_LOST, effects)
         self._apply(effects)

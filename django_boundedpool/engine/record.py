@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
+from . import errors
 from .cancellation import CancelToken
 from .payload import printable
 from .spec import JobSpec
@@ -35,7 +36,9 @@ class Snapshot:
 def describe_error(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of `error` as storable text, even when it cannot be printed."""
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    # Our own errors are known by the path from which they are imported.
+    module = "django_boundedpool" if kind.__module__ == errors.__name__ else kind.__module__
+    name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
     try:
         message = str(error)
     except Exception as broken:  # noqa: BLE001 - whatever a broken __str__ raises must not hide the job's failure

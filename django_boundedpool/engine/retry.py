@@ -59,8 +59,8 @@ class Retry:
                 faults.append(f"{name}={classes!r}: give a tuple of exception classes")
         numbers = {"base": (self.base, 1e-9), "cap": (self.cap, 1e-9), "budget": (self.budget, 0)}
         for name, (value, low) in numbers.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < float("inf"):
-                faults.append(f"{name}={value!r}: give a finite number {'> 0' if low else '>= 0'}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= MAX_DELAY:
+                faults.append(f"{name}={value!r}: give a number {'> 0' if low else '>= 0'}, at most 366 days")
         if not faults and self.cap < self.base:
             faults.append(f"cap={self.cap!r}: give at least base ({self.base!r})")
         if not faults and self.budget > 1:
@@ -73,7 +73,7 @@ class Retry:
     def verdict(self, error: BaseException) -> Verdict:
         """Return "retry", "fail" or a delay in seconds for an attempt that raised `error`."""
         if isinstance(error, RetryLater):
-            return min(error.after, MAX_DELAY)
+            return error.after
         if self.classify is not None:
             answer = self.classify(error)
             if answer in ("retry", "fail"):
@@ -99,8 +99,8 @@ class RetryLater(Exception):
     def __init__(self, after: float, message: str = "") -> None:
         if isinstance(after, bool) or not isinstance(after, int | float) or not 0 <= after < float("inf"):
             raise ValueError(f"RetryLater(after={after!r}): give seconds >= 0.")
-        super().__init__(message or f"retry after {after:g} s")
-        self.after = float(after)
+        self.after = min(float(min(after, MAX_DELAY)), MAX_DELAY)
+        super().__init__(message or f"retry after {self.after:g} s")
 
 
 class RetryBudget:

@@ -32,6 +32,8 @@ class Worker(threading.Thread):
         super().__init__(name=f"boundedpool-{pool.config.name}-{number}", daemon=True)
         self.pool = pool
         self.runner = runner
+        #: Whether the code of a job is running: what this thread has open belongs to it then.
+        self.in_code = False
         # Held while the worker may not run; an idle worker parks by acquiring it, a waker releases it.
         self.parked = threading.Lock()
         self.parked.acquire()
@@ -46,11 +48,18 @@ class Worker(threading.Thread):
             record = self.pool.next_job(self)
             if record is None:
                 return
-            execute(self.pool, self.runner, record)
+            execute(self.pool, self._run, record)
             if os.getpid() != pid:
                 os._exit(1)  # a job forked and its child came back here: the queue is its parent's
             # An idle worker must not keep the last job's arguments, value and frames alive.
             del record
+
+    def _run(self, record: JobRecord) -> Any:
+        self.in_code = True
+        try:
+            return self.runner(record)
+        finally:
+            self.in_code = False
 
 
 def execute(pool: Attempts, runner: Runner, record: JobRecord) -> None:
@@ -59,22 +68,18 @@ def execute(pool: Attempts, runner: Runner, record: JobRecord) -> None:
         try:
             value = runner(record)
         except BaseException as error:  # noqa: BLE001 - SystemExit and its kin must not end the worker
+            trace = error.__traceback__
+            # This frame holds the record and would close a cycle. Before anybody who waits may see the error.
+            error.__traceback__ = trace.tb_next if trace is not None else None
             pool.attempt_raised(record, error)
-            _let_go(record, error)
+            # The lines stay for `result()`, but none of the locals: they may be large.
+            traceback.clear_frames(trace)
+            del trace
         else:
             pool.attempt_returned(record, value)
     except BaseException:
         # A defect of ours, or memory is exhausted. The job still gets its one terminal state and gives its place back.
         logger.exception("Job %s could not be concluded properly.", record.id)
         pool.attempt_broke(record)
-
-
-def _let_go(record: JobRecord, error: BaseException) -> None:
-    """Keep the lines of an error's traceback for `result()`, but none of the locals: they may be large.
-
-    The first frame is `execute`'s own, which holds the record and would close a cycle.
-    """
-    traceback.clear_frames(error.__traceback__)
-    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    if record.exception is error:
-        record.exception_trace = error.__traceback__
+    finally:
+        del record  # the frames that a kept traceback holds know this one by f_back

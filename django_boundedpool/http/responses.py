@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ from ..handles import JobHandle
 from .problems import answer_refusal, roll_back
 from .serialise import job_url
 
+logger = logging.getLogger("django_boundedpool.http")
+
 View = TypeVar("View", bound=Callable[..., Any])
 
 #: What a client should wait before its first look at a fresh job. Seconds.
@@ -24,28 +27,40 @@ FIRST_POLL = 1
 def accepted(request: HttpRequest, handle: JobHandle) -> HttpResponse:
     """Return 202 with where to poll the job: Location, Retry-After and a JSON body. Never raises after acceptance.
 
-    Where the project has not included the urls, or they cannot be resolved, there is no Location and the links are
-    null.
+    Where the project has not included the urls, or they cannot be resolved, there is no Location, the links are null,
+    and the log says so once. Nothing needs to be polled of a job that is over already (`INLINE`): no Retry-After then.
 
     Arguments:
         request: the request that submitted it.
         handle: what `submit` returned.
     """
     path = job_url(handle.id, request=request)
+    if path is None:
+        _warn_without_urls()
+    state = handle.state
     body = {
         "id": str(handle.id),
-        "state": handle.state.value,
-        "terminal": handle.state.terminal,
+        "state": state.value,
+        "terminal": state.terminal,
         "created": handle.created,
-        "poll_after": FIRST_POLL,
+        "poll_after": None if state.terminal else FIRST_POLL,
         "links": {"self": path, "cancel": job_url(handle.id, "job-cancel", request=request)},
     }
     response = JsonResponse(body, status=202)
-    response["Retry-After"] = str(FIRST_POLL)
+    if not state.terminal:
+        response["Retry-After"] = str(FIRST_POLL)
     response["Cache-Control"] = "no-store"
     if path is not None:
         response["Location"] = path  # relative: building an absolute one fails for a host that is not allowed
     return response
+
+
+@functools.cache  # once in a process
+def _warn_without_urls() -> None:
+    logger.warning(
+        "An accepted job has no address: nobody can poll it. "
+        'Add path("jobs/", include("django_boundedpool.urls")) to the root URLconf.'
+    )
 
 
 def overload_responses(view: View) -> View:

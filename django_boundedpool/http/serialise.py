@@ -11,7 +11,8 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 
-from ..engine.states import JobState
+from ..engine import errors
+from ..engine.states import JobState, Reason
 from ..jobs import registered
 from ..models import Job
 
@@ -19,6 +20,7 @@ logger = logging.getLogger("django_boundedpool.http")
 
 APP_NAME = "boundedpool"
 GENERIC_ERROR = "The job failed."
+TIMED_OUT = "It ran longer than its time-out."
 
 #: Columns that no answer shows; a list need not fetch them.
 UNSEEN = ("args", "kwargs", "attempts", "first_error", "carry")
@@ -98,7 +100,8 @@ def _error(job: Job, *, privileged: bool) -> dict[str, str] | None:
     message = str(job.error.get("message", ""))
     if privileged:
         return {"type": kind, "message": message, "traceback": str(job.error.get("traceback", ""))}
-    return {"type": kind, "message": message if _is_public(job.name, kind) else GENERIC_ERROR}
+    generic = TIMED_OUT if job.reason == Reason.TIMEOUT.value else GENERIC_ERROR
+    return {"type": kind, "message": message if _is_public(job.name, kind) else generic}
 
 
 def _is_public(job_name: str, kind: str) -> bool:
@@ -115,6 +118,7 @@ def _loaded_class(dotted: str) -> type | None:
     if not module:
         found = getattr(sys.modules["builtins"], name, None)
         return found if isinstance(found, type) else None
-    holder: Any = sys.modules.get(module) or _loaded_class(module)
+    # Our own errors are stored under the package, which does not export each of them.
+    holder: Any = errors if module == "django_boundedpool" else sys.modules.get(module) or _loaded_class(module)
     found = getattr(holder, name, None)
     return found if isinstance(found, type) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import wraps
 from typing import Any
+from uuid import UUID
 
 from django.apps import apps
 from django.db.models import QuerySet
@@ -95,6 +96,11 @@ def job_list(request: HttpRequest) -> HttpResponse:
     before = request.GET.get("before")
     if before and parse_id(before) is None:
         return private(problem(400, "invalid_cursor", "`before` is not the id of a job; follow `next` instead."))
+    state = request.GET.get("state")
+    if state and state not in dict(Job.STATES):
+        return private(problem(400, "invalid_filter", f"`state` is one of {', '.join(dict(Job.STATES))}."))
+    if None in map(parse_id, request.GET.getlist("id")):
+        return private(problem(400, "invalid_filter", "`id` is not the id of a job."))
     user = user_of(request)
     key = key_of(user) if user.is_active else ""
     page = list(_filtered(request, key)[: PAGE + 1]) if key else []
@@ -115,8 +121,7 @@ def _filtered(request: HttpRequest, key: str) -> QuerySet[Job]:
             # PostgreSQL refuses to compare with a text that it cannot hold.
             jobs = jobs.none() if "\0" in value else jobs.filter(**{column: value})
     if "id" in request.GET:
-        wanted = [parse_id(text) for text in request.GET.getlist("id")[:PAGE]]
-        jobs = jobs.filter(pk__in=[job_id for job_id in wanted if job_id is not None])
+        jobs = jobs.filter(pk__in=[UUID(text) for text in request.GET.getlist("id")[:PAGE]])
     if before := parse_id(request.GET.get("before", "")):
         jobs = jobs.filter(pk__lt=before)
     return jobs

@@ -145,7 +145,7 @@ class Housekeeper:
             logger.error("This process was declared lost; it drops its jobs and goes on under a new id.")
             self._recorder.process = uuid4()
             for pool in self._pools:
-                pool.forfeit()
+                pool.forfeit(self._recorder.process)
         if answer != "alive":
             self._register()
 

@@ -58,7 +58,8 @@ class _Runtime(Protocol):
     def close_admission(self) -> None: ...
 
 
-_previous: dict[int, Any] = {}
+#: Handlers that ours was put over, oldest first.
+_previous: dict[int, list[Any]] = {}
 _find: Callable[[], _Runtime | None] = lambda: None  # noqa: E731 - replaced by `arm`
 
 
@@ -83,7 +84,7 @@ def arm(find: Callable[[], _Runtime | None]) -> bool:
         # asyncio installs its own SIGINT handling only over the default one.
         if signum == signal.SIGINT and (present is signal.default_int_handler or present is signal.SIG_DFL):
             continue
-        _previous[signum] = present
+        _previous.setdefault(signum, []).append(present)
         signal.signal(signum, _handle)
         if _is_gunicorn(present):
             signal.siginterrupt(signum, False)  # as gunicorn had set it; installing a handler resets it
@@ -125,22 +126,22 @@ def at_exit(callback: Callable[[], object]) -> None:
     atexit.register(callback)
 
 
-_handling: set[int] = set()
+_depth: dict[int, int] = {}
 
 
 def _handle(signum: int, frame: FrameType | None) -> None:
-    # A library that chained to us before we were armed again, over it, calls us a second time.
-    if signum in _handling:
-        return
-    _handling.add(signum)
+    # A library that chained to us before we were armed again, over it, calls us a second time: pass on to the
+    # handler that we had been put over then.
+    depth = _depth.get(signum, 0)
+    older = _previous.get(signum, [])
+    _depth[signum] = depth + 1
     try:
-        _pass_on(signum, frame)
+        _pass_on(signum, frame, older[-1 - depth] if depth < len(older) else signal.SIG_DFL)
     finally:
-        _handling.discard(signum)
+        _depth[signum] = depth
 
 
-def _pass_on(signum: int, frame: FrameType | None) -> None:
-    previous = _previous.get(signum, signal.SIG_DFL)
+def _pass_on(signum: int, frame: FrameType | None, previous: Any) -> None:
     runtime = _find()
     if runtime is not None:
         if runtime.signals.draining_since is not None:

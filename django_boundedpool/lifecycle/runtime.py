@@ -214,6 +214,7 @@ class Runtime:
             record = pool.find(job_id)
             if record is not None and record.state is JobState.SUBMITTED:
                 if exists:
+                    record.forfeited = record.process != self.process
                     pool.accept(record)
                 else:
                     pool.withdraw(record)
@@ -345,11 +346,20 @@ def server() -> str:
     return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
 
 
+class NoSuchPool(ConfigurationError, KeyError):
+    """A pool that the settings do not have."""
+
+    __str__ = Exception.__str__  # a KeyError would show its message in quotes
+
+
 class Pools(Mapping[str, Pool]):
     """The pools of this process by name, such as ``pools["default"].stats()``."""
 
     def __getitem__(self, name: str) -> Pool:
-        return current().pools[name]
+        known = current().pools
+        if name not in known:
+            raise NoSuchPool(f"There is no pool {name!r}; BOUNDED_POOLS has {', '.join(map(repr, known))}.")
+        return known[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(current().pools)

@@ -222,7 +222,10 @@ class Recorder:
                 backoff = 0.05
             except Exception as error:  # noqa: BLE001 - the thread must outlive every trouble of the database
                 level = logging.DEBUG if self._failing else logging.WARNING
-                logger.log(level, "The store of the pools cannot be written (%s); trying again.", error)
+                text = str(error)
+                if "no such table" in text or (isinstance(error, ProgrammingError) and "exist" in text):
+                    text = f"{text}: run manage.py migrate"
+                logger.log(level, "The store of the pools cannot be written (%s); trying again.", text)
                 self._failing = True
                 self._close()
                 backoff = min(MAX_BACKOFF, backoff * 2)
@@ -311,27 +314,28 @@ class Recorder:
         self._done(inserts, updates)
 
     def _one_by_one(self, inserts: list[_Insert], updates: list[Snapshot]) -> None:
+        trouble: Exception | None = None
         for pending in inserts:
             try:
                 self._transaction([pending], [])
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - every other row must go on
                 if self._is_trouble(error):
-                    self._back_in_line(inserts)
-                    raise
+                    self._back_in_line([pending])
+                    self._reconnect(inserts)
+                    trouble = trouble or error
+                    continue
                 # A commit whose answer was lost is repeated, and then the row is there already.
                 if not (isinstance(error, IntegrityError) and writes.exists(pending.row.id, self.alias)):
                     pending.error = StoreError(f"the database refused the row: {error}")
                 self._done([pending], [])
-        trouble: Exception | None = None
         for row in updates:
             try:
                 self._transaction([], [row])
             except Exception as error:
                 if self._is_trouble(error):
-                    self._close()
-                    connections[self.alias].ensure_connection()  # raises while the database is away
+                    self._reconnect(inserts)
                     self._refusals[row.id] += 1
-                    if self._refusals[row.id] < PATIENCE:
+                    if self._refusals[row.id] < PATIENCE or self._written_after_all(row):
                         # The row stays in the map and is tried again; the others go on.
                         trouble = trouble or error
                         continue
@@ -339,6 +343,27 @@ class Recorder:
                 self._write_stripped(row)
         if trouble is not None:
             raise trouble
+
+    def _reconnect(self, inserts: list[_Insert]) -> None:
+        """Go on with the next row on a fresh connection; raises while the database is away."""
+        self._close()
+        try:
+            connections[self.alias].ensure_connection()
+        except Exception:
+            self._back_in_line([pending for pending in inserts if not pending.done.is_set()])
+            raise
+
+    def _written_after_all(self, row: Snapshot) -> bool:
+        """Whether `row` can be written now; raises if nothing can be written, whatever it is."""
+        with transaction.atomic(using=self.alias):
+            writes.touch(row, self.alias)
+        try:
+            self._transaction([], [row])
+        except Exception as error:  # noqa: BLE001 - whatever it says, it is about this row
+            logger.debug("Job %s: refused although the database can be written (%s).", row.id, error)
+            self._close()
+            return False
+        return True
 
     def _write_stripped(self, row: Snapshot) -> None:
         try:

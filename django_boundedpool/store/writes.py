@@ -49,6 +49,11 @@ def update(snapshot: Snapshot, alias: str) -> bool:
     return bool(owned.filter(version__lt=snapshot.version).update(version=snapshot.version, **values))
 
 
+def touch(snapshot: Snapshot, alias: str) -> None:
+    """Write to the row without changing it: raises where nothing can be written."""
+    _rows(alias).filter(pk=snapshot.id).update(version=models.F("version"))
+
+
 def cancel_unwanted(job_id: UUID, process: UUID, alias: str) -> None:
     """End a row whose INSERT was confirmed only after its submit had been refused: it must never run."""
     now = timezone.now()

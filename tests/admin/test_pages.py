@@ -55,6 +55,8 @@ def test_pages_fit_the_screen_and_can_be_read(
     ):
         page.goto(address)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+        if address == jobs and width == 1280:
+            assert page.evaluate("document.querySelector('#result_list').offsetWidth <= 640"), "a column is cut off"
         found = page.evaluate(CONTRAST)
         assert found
         assert [(name, ratio) for name, ratio in found if ratio < 4.5] == [], address

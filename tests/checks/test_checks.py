@@ -143,8 +143,37 @@ def test_V06_a_key_like_no_other_lists_them_all(settings: Any) -> None:
     settings.BOUNDED_POOLS = {"default": {"XYZ": 1}}
     settings.BOUNDED_POOL_OPTIONS = {"XYZ": 1}
     pool, options = messages("boundedpool.E001")
-    assert all(key in str(pool.hint) for key in POOL_KEYS)
+    later = {
+        "PRIORITY_SHARES",
+        "SHED",
+        "WAIT",
+        "OWNER_LIMIT",
+        "MAX_DEFER",
+        "ADOPT_WITHIN",
+        "PERSIST",
+        "LINGER",
+        "CARRY",
+    }
+    later |= {"HAND_OVER_TO", "OVERFLOW"}
+    assert [key for key in POOL_KEYS if key not in str(pool.hint)] == [key for key in POOL_KEYS if key in later]
     assert all(key in str(options.hint) for key in OPTION_KEYS)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("BOUNDED_POOL", "BOUNDED_POOLS"), ("BOUNDEDPOOLS", "BOUNDED_POOLS"),
+     ("BOUNDED_POOLS_OPTIONS", "BOUNDED_POOL_OPTIONS"), ("BOUNDED_POOL_SETTINGS", "BOUNDED_POOL_OPTIONS")],
+)  # fmt: skip
+def test_a_setting_named_almost_as_ours_is_reported(settings: Any, name: str, meant: str) -> None:
+    setattr(settings, name, {})
+    (message,) = messages("boundedpool.W009")
+    assert message.msg == f"The setting {name} is not read."
+    assert message.hint == f"Did you mean {meant!r}?"
+
+
+def test_a_setting_named_otherwise_is_none_of_ours(settings: Any) -> None:
+    settings.BOUNDED_SIZE = settings.BOUNDED_CONTEXT = settings.POOL_OPTIONS = 1
+    assert "boundedpool.W009" not in ids()
 
 
 def test_V06_every_fault_is_reported_at_once(db: None, settings: Any) -> None:

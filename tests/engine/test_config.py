@@ -115,3 +115,35 @@ def test_settings_that_are_no_dictionary_are_refused(raw):
 def test_a_process_is_not_lost_between_two_heartbeats():
     _, faults = read_options({"HEARTBEAT": 10, "LOST_AFTER": 15})
     assert "twice HEARTBEAT" in faults[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("raw", "path", "remedy"),
+    [
+        ({"default": {"INLINE": True}}, "['default']['INLINE']", "INLINE belongs into BOUNDED_POOL_OPTIONS."),
+        ({"INLINE": True}, "['INLINE']", "INLINE belongs into BOUNDED_POOL_OPTIONS."),
+        ({"WORKERS": 4}, "['WORKERS']", 'did you forget the pool\'s name? {"default": {"WORKERS": 4}}'),
+    ],
+)
+def test_a_key_in_the_wrong_place_is_sent_to_its_own(raw, path, remedy):
+    (fault,) = read_pools(raw)[1]
+    assert (fault.path, fault.remedy) == (f"BOUNDED_POOLS{path}", remedy)
+
+
+def test_a_key_of_a_pool_among_the_options_is_sent_to_the_pool():
+    (fault,) = read_options({"WORKERS": 3})[1]
+    assert fault.remedy == "WORKERS belongs into BOUNDED_POOLS['default']."
+
+
+@pytest.mark.parametrize("typo", ["SHEDD", "LINGERS", "OVERFLOWS", "WAITS"])
+def test_a_key_that_is_not_built_yet_is_no_suggestion(typo):
+    assert typo[:-1] not in only_fault({typo: 1}).remedy
+
+
+def test_a_retention_names_the_state_that_is_none():
+    assert "'done' is no state that a job ends in" in only_fault({"RETENTION": {"done": 5}}).remedy
+
+
+def test_a_range_is_given_in_days_where_that_is_readable():
+    assert only_fault({"TIMEOUT": 0}).remedy == "give seconds or a timedelta, from 0.001 seconds to 366 days, or None."
+    assert only_fault({"DRAIN_TIMEOUT": 0}).remedy == "give seconds or a timedelta, from 0.1 seconds to 1 day."

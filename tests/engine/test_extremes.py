@@ -1,13 +1,13 @@
 """Durations beyond what dates and waits can hold are shortened or refused; they stop nothing."""
 
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from django_boundedpool.engine.clock import Clock
 from django_boundedpool.engine.config import LONGEST, read_pools, seconds
+from django_boundedpool.engine.errors import ConfigurationError
 from django_boundedpool.engine.retry import MAX_DELAY, Retry, RetryLater
 from django_boundedpool.engine.states import JobState
 from django_boundedpool.engine.timer import Timer
@@ -58,12 +58,14 @@ def test_timer_with_an_entry_beyond_the_longest_wait_still_serves_the_others() -
     timer.stop()
 
 
-@pytest.mark.parametrize("read", [seconds, lambda value: read_pools({"default": {"TIMEOUT": value}})[1]])
-def test_number_that_no_float_can_hold_is_no_duration(read: Callable[[int], object]) -> None:
-    try:
-        assert read(10**400)
-    except ValueError as error:
-        assert "float" in str(error)
+def test_number_that_no_float_can_hold_is_no_duration() -> None:
+    with pytest.raises(ValueError, match="float"):
+        seconds(10**400)
+
+
+def test_setting_that_no_float_can_hold_is_a_fault_like_any_other() -> None:
+    _, faults = read_pools({"default": {"TIMEOUT": 10**400}})
+    assert len(faults) == 1
 
 
 @pytest.mark.parametrize("value", [1e12, 10**400, timedelta.max, LONGEST + 1])
@@ -77,3 +79,13 @@ def test_longest_retention_is_taken() -> None:
     configs, faults = read_pools({"default": {"RETENTION": {"failed": timedelta(days=366)}}})
     assert not faults
     assert configs["default"].retention[JobState.FAILED] == LONGEST
+
+
+@pytest.mark.parametrize("values", [{"cap": 1e14}, {"base": 1e14, "cap": 1e14}, {"cap": float("inf")}])
+def test_policy_whose_delay_no_date_can_hold_is_refused(values: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="366 days"):
+        Retry(**values)
+
+
+def test_delay_that_no_float_can_hold_is_a_year() -> None:
+    assert RetryLater(after=10**400).after == MAX_DELAY

@@ -97,12 +97,13 @@ def test_what_a_signal_handler_raises_in_the_main_thread_goes_its_way() -> None:
         token.fire(Reason.USER)
 
 
-def test_cancel_answers_although_a_callback_raises_the_jobs_own_interruption() -> None:
+def test_cancel_answers_although_a_callback_and_a_listener_raise_an_interruption() -> None:
     """`context.on_cancel(context.check)` is easily written."""
     bench = Bench()
     record = bench.submit()
     bench.take()
     record.token.on_fire(record.token.check)
+    bench.pool._events.subscribe(raiser(JobInterrupted(Reason.USER)))
     assert bench.pool.cancel(record.id, Reason.USER) == "requested"
 
 
@@ -202,3 +203,16 @@ def test_end_that_a_raising_signal_handler_tore_in_two_is_completed(monkeypatch:
     assert event.is_set()
     assert other.state is JobState.ABANDONED
     assert bench.pool.wait_empty(0)
+
+
+def test_end_that_was_torn_in_two_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    record = bench.submit()
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "_cancel_timers_locked", raiser(SystemExit()))
+        with pytest.raises(SystemExit):
+            bench.pool.cancel(record.id, Reason.USER)
+    bench.pool.begin_drain(None)
+    bench.pool.give_up()
+    assert bench.pool.stats().finished == {"cancelled": 1}
+    assert bench.pool.drain_outcomes() == {"cancelled/user": [record.id]}

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
+from django_boundedpool.engine.ids import uuid7
 from django_boundedpool.engine.retry import Retry
 from django_boundedpool.engine.states import JobState
 from django_boundedpool.engine.timer import TimerEntry
@@ -55,26 +57,6 @@ def test_locals_of_a_failed_attempt_are_gone_at_once(spec: dict[str, Retry], sta
     assert "deeper" in bench.last(record)["error"]["traceback"]
 
 
-@pytest.mark.usefixtures("_no_collector")
-def test_failed_job_that_nobody_holds_leaves_no_cycle() -> None:
-    bench = Bench()
-
-    class Marked(ValueError):
-        """An error that can be watched."""
-
-    kept: list[weakref.ref[Marked]] = []
-
-    def job() -> None:
-        error = Marked()
-        kept.append(weakref.ref(error))
-        raise error
-
-    bench.submit(job)
-    bench.run_next()
-    bench.events.clear()
-    assert kept[0]() is None
-
-
 @pytest.mark.parametrize("meanwhile", ["it ends", "it is dropped"])
 def test_timer_that_is_set_after_its_job_has_moved_on_is_dropped(
     monkeypatch: pytest.MonkeyPatch, meanwhile: str
@@ -82,7 +64,8 @@ def test_timer_that_is_set_after_its_job_has_moved_on_is_dropped(
     """A busy worker may be faster than the submit that sets the start deadline: for hours the timer would keep it."""
     bench = Bench()
     real = bench.timer.at
-    steps: Iterator[Callable[[], object]] = iter([bench.run_next if meanwhile == "it ends" else bench.pool.forfeit])
+    drop = partial(bench.pool.forfeit, uuid7())
+    steps: Iterator[Callable[[], object]] = iter([bench.run_next if meanwhile == "it ends" else drop])
 
     def at(due: float, callback: Callable[[], object]) -> TimerEntry:
         next(steps, lambda: None)()
@@ -128,3 +111,24 @@ def test_child_that_a_job_forked_and_forgot_does_not_work_through_the_queue(pyth
     )
     assert out.returncode == 0, out.stderr
     assert json.loads(out.stdout) == ["x", True]
+
+
+@pytest.mark.usefixtures("_no_collector")
+def test_failed_job_that_nobody_holds_leaves_no_cycle() -> None:
+    class Marked(ValueError):
+        pass
+
+    bench = Bench(threaded=True)
+    kept: list[weakref.ref[Marked]] = []
+
+    def work() -> None:
+        error = Marked()
+        kept.append(weakref.ref(error))
+        raise error
+
+    record = bench.submit(work)
+    assert bench.pool.done_event(record).wait(10)
+    del record
+    bench.close()
+    bench.events.clear()
+    assert kept[0]() is None

@@ -13,6 +13,7 @@ from django.urls import include, path, set_urlconf
 from django.urls.resolvers import ResolverMatch
 
 from django_boundedpool import accepted
+from django_boundedpool.http import responses
 from django_boundedpool.http.serialise import job_url
 from tests import face_jobs
 
@@ -44,7 +45,8 @@ def test_it_is_202_with_where_and_when_to_poll(inline: None) -> None:
     body = json.loads(response.content)
     assert (response.status_code, response["Content-Type"]) == (202, "application/json")
     assert response["Location"] == f"/jobs/{body['id']}/"
-    assert response["Retry-After"] == "1"
+    assert "Retry-After" not in response  # it is over
+    assert body["poll_after"] is None
     assert set(body) == {"id", "state", "terminal", "created", "poll_after", "links"}
     assert body["links"] == {"self": f"/jobs/{body['id']}/", "cancel": f"/jobs/{body['id']}/cancel/"}
     assert (body["state"], body["terminal"], body["created"]) == ("succeeded", True, True)
@@ -74,7 +76,18 @@ def test_it_never_raises_for_a_host_that_is_not_allowed(inline: None, settings: 
 def test_it_never_raises_inside_a_transaction(transactional_db: None) -> None:
     with transaction.atomic():
         response = answer()
-    assert (response.status_code, json.loads(response.content)["state"]) == (202, "submitted")
+    body = json.loads(response.content)
+    assert (response.status_code, body["state"]) == (202, "submitted")
+    assert (response["Retry-After"], body["poll_after"]) == ("1", 1)
+
+
+def test_missing_urls_are_logged_once(inline: None, caplog: pytest.LogCaptureFixture) -> None:
+    responses._warn_without_urls.cache_clear()
+    set_urlconf(WithoutUrls)
+    answer()
+    answer()
+    assert [record.levelname for record in caplog.records if "no address" in record.getMessage()] == ["WARNING"]
+    assert 'include("django_boundedpool.urls")' in caplog.text
 
 
 @pytest.mark.fast

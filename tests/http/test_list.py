@@ -70,10 +70,17 @@ def test_filters_by_state_batch_and_ids(user: Any, client: Client) -> None:
     assert found("") == {"a", "b"}
     assert found("state=failed") == {"b"}
     assert found("batch=a") == {"a"}
-    assert found(f"id={a.pk}&id={uuid.uuid4()}&id=nonsense") == {"a"}
-    assert found("id=nonsense") == set()
-    assert found("state=rejected") == found("state=nonsense") == found("batch=other") == set()
-    assert found("state=%00") == found("batch=%00") == set()
+    assert found(f"id={a.pk}&id={uuid.uuid4()}") == {"a"}
+    assert found(f"id={uuid.uuid4()}") == found("batch=other") == found("state=running") == found("batch=%00") == set()
+
+
+@pytest.mark.parametrize(
+    "query", ["state=nonsense", "state=rejected", "state=%00", "id=nonsense", "id=", f"id={uuid.UUID(int=1)}&id=zzz"]
+)
+def test_a_filter_that_can_match_nothing_is_refused(client: Client, query: str) -> None:
+    answer = client.get(f"/jobs/?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_filter")
+    assert answer["Content-Type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "%00", "0"])

@@ -12,8 +12,10 @@ from django.http import Http404
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from django_boundedpool import get_job_or_404
-from django_boundedpool.http import permissions
+from django_boundedpool import JobTimedOut, get_job_or_404
+from django_boundedpool.engine.errors import WaitingWouldDeadlock
+from django_boundedpool.engine.record import describe_error
+from django_boundedpool.http import permissions, serialise
 from django_boundedpool.http.serialise import as_json
 from django_boundedpool.http.views import job_list
 from django_boundedpool.models import Job
@@ -339,3 +341,15 @@ def test_it_answers_by_itself_under_login_required_middleware(user: Any, setting
     assert Client().post(f"/jobs/{job.pk}/cancel/").status_code == 401
     assert get(None, job.pk, accept=HTML).status_code == 302
     assert get(user, job.pk).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["django_boundedpool.JobTimedOut", "ValueError"])  # at the time-out, or after it
+def test_the_owner_of_a_job_that_ran_too_long_reads_so(db: None, kind: str) -> None:
+    job = row("failed", reason="timeout", error={"type": kind, "message": "still running after 5 s", "traceback": "t"})
+    assert as_json(job)["error"] == {"type": kind, "message": "It ran longer than its time-out."}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("kind", [JobTimedOut, WaitingWouldDeadlock])
+def test_the_class_of_each_of_our_own_errors_is_found_by_its_stored_name(kind: type[Exception]) -> None:
+    assert serialise._loaded_class(describe_error(kind("why"))["type"]) is kind

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from django_boundedpool import (
     pools,
 )
 from django_boundedpool.engine.errors import REJECTIONS
-from django_boundedpool.http.problems import refusal
+from django_boundedpool.http.problems import answer_refusal, refusal
 from tests import face_jobs
 
 #: The table of the documentation.
@@ -272,8 +273,66 @@ def test_a_browser_gets_a_page_that_says_when_to_try_again(rf: RequestFactory) -
     assert answer["Retry-After"] == "7"
     assert "Accept" in answer["Vary"]
     page = answer.content.decode()
-    assert "Try again in 7 seconds." in page
-    assert "Pool &#x27;default&#x27; is full." in page
+    text = " ".join(page.split())
+    assert "The site is busy and did not start your request. Go back and try again in 7 seconds." in text
+    assert "full" not in page  # numbers of workers are for programs
+    assert '<link rel="stylesheet" href="/static/django_boundedpool/refused.css">' in page
+
+
+def html(rf: RequestFactory, error: Rejected, method: str = "get", **headers: str) -> str:
+    request = getattr(rf, method)("/start/?a=1", headers={"Accept": "text/html", **headers})
+    answer = refusal(error, request)
+    assert answer is not None
+    return " ".join(answer.content.decode().split())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in REJECTIONS if TABLE[kind.code]], ids=lambda kind: kind.code)
+def test_the_page_says_of_every_code_that_nothing_was_started(rf: RequestFactory, kind: type[Rejected]) -> None:
+    page = html(rf, kind("17 of 4 workers", pool="default"))
+    assert re.search(r"not start|not started", page)
+    assert "17 of 4" not in page
+    assert ("try again." in page) == (kind.code not in ("payload_too_large", "idempotency_conflict"))
+
+
+def test_the_page_leads_back_within_the_site_only(rf: RequestFactory, settings: Any) -> None:
+    assert '<a href="http://testserver/form/">' in html(rf, full(), "post", Referer="http://testserver/form/")
+    assert "<a" not in html(rf, full(), "post")
+    assert "<a" not in html(rf, full(), "post", Referer="https://evil.example/")
+    assert "<a" not in html(rf, full(), "post", Referer="javascript:alert(1)")
+    assert '<a href="/start/?a=1">Try again</a>' in html(rf, full())
+    settings.ALLOWED_HOSTS = ["example.org"]
+    assert "<a" not in html(rf, full(), "post", Host="evil.example", Referer="http://evil.example/")
+
+
+def test_the_page_does_without_a_style_sheet_that_the_project_does_not_serve(rf: RequestFactory, settings: Any) -> None:
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"},
+    }
+    settings.STATIC_ROOT = "/nowhere"
+    assert "stylesheet" not in html(rf, full())
+    settings.INSTALLED_APPS = [name for name in settings.INSTALLED_APPS if name != "django.contrib.staticfiles"]
+    assert "stylesheet" not in html(rf, full())
+
+
+def test_a_store_that_cannot_be_written_is_an_error_with_its_reason_in_the_log(
+    rf: RequestFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = answer_refusal(rf.get("/start/7/"), StoreUnavailable("no table: run manage.py migrate", pool="default"))
+    assert answer is not None
+    assert b"migrate" not in answer.content
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert record.getMessage() == "Refused (store_unavailable): /start/7/: no table: run manage.py migrate"
+
+
+def test_with_debug_the_developer_reads_the_reason_in_the_answer(rf: RequestFactory, settings: Any) -> None:
+    settings.DEBUG = True
+    error = StoreUnavailable("no table: run manage.py migrate", pool="default")
+    answer = refusal(error, rf.get("/"))
+    assert answer is not None
+    assert json.loads(answer.content)["detail"].endswith("was not accepted. no table: run manage.py migrate")
+    assert "DEBUG: store_unavailable" in html(rf, error)
 
 
 def test_a_program_gets_problem_details_whatever_else_it_takes(rf: RequestFactory) -> None:
@@ -299,4 +358,4 @@ def test_the_middleware_answers_a_browser_with_the_page(settings: Any, client: C
     finally:
         raised = before
     assert answer.status_code == 503
-    assert b"<h1>Service Unavailable</h1>" in answer.content
+    assert b"<h1>Please try again</h1>" in answer.content

@@ -1,15 +1,28 @@
 """@job refuses what cannot work when it is written, not when it runs."""
 
+import importlib.util
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from django_boundedpool import JobFunction, Retry, job
+from django_boundedpool import jobs as jobs_module
 from django_boundedpool.engine.errors import ConfigurationError
+from django_boundedpool.jobs import registered
 
 from . import jobs_for_tests
 
 pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(autouse=True)
+def _registry() -> Iterator[None]:
+    """Jobs declared by a test are gone after it."""
+    before = dict(registered())
+    yield
+    jobs_module._registry.clear()
+    jobs_module._registry.update(before)
 
 
 def plain(a):
@@ -118,3 +131,59 @@ def test_an_unsaved_owner_is_refused():
 
     with pytest.raises(ValueError, match="save it first"):
         jobs_for_tests.add.using(owner=User(username="new"))
+
+
+# What looks like a parameter for the context, or like another job
+
+
+def only_words(**options):
+    return options
+
+
+def only_keywords(*, context):
+    return context
+
+
+def only_rest(*rest):
+    return rest
+
+
+def positional_only(context, /):
+    return context
+
+
+@pytest.mark.parametrize("function", [only_words, only_keywords, only_rest])
+def test_a_context_needs_a_first_positional_parameter(function):
+    with pytest.raises(ConfigurationError, match="first positional parameter"):
+        job(takes_context=True)(function)
+
+
+def test_a_context_may_be_positional_only():
+    assert job(takes_context=True)(positional_only).spec.takes_context
+
+
+@pytest.mark.parametrize("option", ["timeout", "start_deadline", "retention"])
+@pytest.mark.parametrize("duration", [1e10, 1e12, 10**400, timedelta.max, float("inf")])
+def test_a_duration_that_no_date_or_wait_can_hold_is_refused(option, duration):
+    with pytest.raises(ConfigurationError, match=option):
+        job(**{option: duration})(plain)
+    with pytest.raises(ConfigurationError, match=option):
+        jobs_for_tests.add.using(**{option: duration})
+
+
+def test_two_jobs_of_one_name_in_one_file_are_refused():
+    job(name="tests.declared.twice")(plain)
+    with pytest.raises(ConfigurationError, match="Two jobs"):
+        job(name="tests.declared.twice")(of_context)
+
+
+def test_a_module_may_be_loaded_again(tmp_path):
+    source = tmp_path / "reloaded_jobs.py"
+    source.write_text(
+        "from django_boundedpool import job\n\n\n@job(name='tests.reloaded')\ndef work():\n    return 1\n"
+    )
+    for _ in range(2):
+        spec = importlib.util.spec_from_file_location("reloaded_jobs", source)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert registered()["tests.reloaded"] is module.work

@@ -394,7 +394,7 @@ def test_a_submit_torn_by_a_signal_after_its_commit_leaves_no_live_row(monkeypat
     assert pools["default"].stats().reserved == 0
 
 
-def test_a_missing_table_says_run_migrate(settings):
+def test_a_missing_table_says_run_migrate(settings, caplog):
     from django.db import connection as present
 
     with present.schema_editor() as editor:
@@ -403,6 +403,7 @@ def test_a_missing_table_says_run_migrate(settings):
         with pytest.raises(StoreUnavailable, match=r"run manage\.py migrate"):
             jobs.add.submit(1)
         assert pools["default"].stats().reserved == 0
+        wait_until(lambda: ": run manage.py migrate); trying again" in caplog.text)
     finally:
         with present.schema_editor() as editor:
             editor.alter_db_table(Job, "boundedpool_hidden", "boundedpool_job")
