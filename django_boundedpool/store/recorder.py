@@ -222,9 +222,7 @@ class Recorder:
                 backoff = 0.05
             except Exception as error:  # noqa: BLE001 - the thread must outlive every trouble of the database
                 level = logging.DEBUG if self._failing else logging.WARNING
-                text = str(error)
-                if "no such table" in text or (isinstance(error, ProgrammingError) and "exist" in text):
-                    text = f"{text}: run manage.py migrate"
+                text = missing_table(error, self.alias) or str(error)
                 logger.log(level, "The store of the pools cannot be written (%s); trying again.", text)
                 self._failing = True
                 self._close()
@@ -412,17 +410,7 @@ class Recorder:
 
     def _explain_missing_table(self, error: Exception) -> None:
         """Tell every waiting submit to run migrate, if that is what is wrong."""
-        # ProgrammingError on most databases; SQLite has no error of its own for it.
-        if not isinstance(error, ProgrammingError) and "no such table" not in str(error):
-            return
-        try:
-            connection = connections[self.alias]
-            with connection.cursor() as cursor:
-                tables = connection.introspection.table_names(cursor)
-        except Exception:  # noqa: BLE001 - the database is away: then nothing is known about its tables
-            return
-        if Job._meta.db_table not in tables:
-            message = f"table {Job._meta.db_table} does not exist in database {self.alias!r}: run manage.py migrate"
+        if message := missing_table(error, self.alias):
             self._fail_inserts(StoreError(message))
 
     def _obsolete(self) -> None:
@@ -451,6 +439,21 @@ def _stripped(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, values=values)
 
 
+def missing_table(error: Exception, alias: str) -> str:
+    """Return what to do if `error` comes from a table that is not there yet, else an empty text."""
+    # ProgrammingError on most databases; SQLite has no error of its own for it.
+    if not isinstance(error, ProgrammingError) and "no such table" not in str(error):
+        return ""
+    try:
+        connection = connections[alias]
+        with connection.cursor() as cursor:
+            tables = connection.introspection.table_names(cursor)
+    except Exception:  # noqa: BLE001 - the database is away: then nothing is known about its tables
+        return ""
+    table = Job._meta.db_table
+    return "" if table in tables else f"table {table} does not exist in database {alias!r}: run manage.py migrate"
+
+
 class DirectRecorder:
     """Writes at once on the caller's connection: for INLINE, where there is no other thread."""
 
@@ -466,7 +469,7 @@ class DirectRecorder:
             with transaction.atomic(using=self.alias):
                 writes.insert([snapshot], self.alias)
         except DatabaseError as error:
-            raise StoreError(f"the database refused the row: {error}") from error
+            raise StoreError(missing_table(error, self.alias) or f"the database refused the row: {error}") from error
 
     def save(self, snapshot: Snapshot) -> None:
         """UPDATE the row."""

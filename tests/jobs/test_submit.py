@@ -402,6 +402,8 @@ def test_a_missing_table_says_run_migrate(settings, caplog):
     try:
         with pytest.raises(StoreUnavailable, match=r"run manage\.py migrate"):
             jobs.add.submit(1)
+        with transaction.atomic(), pytest.raises(StoreUnavailable, match=r"run manage\.py migrate"):
+            jobs.add.submit(1)
         assert pools["default"].stats().reserved == 0
         wait_until(lambda: ": run manage.py migrate); trying again" in caplog.text)
     finally:

@@ -23,7 +23,7 @@ LAYERS = (
     ("store",),
     ("limits",),
     ("lifecycle",),
-    ("context", "signals"),
+    ("context", "signals", "submission"),
     ("handles",),
     ("jobs",),
     ("backend", "handover", "http", "admin", "observability"),
