@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.core.cache import caches
-from django.db import close_old_connections, reset_queries
+from django.db import close_old_connections, connections, reset_queries
 from django.utils import timezone, translation
 
 from .engine import payload
@@ -89,7 +89,7 @@ class JobContext:
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the job is asked to stop, or at once if it was: to close a client or end a statement.
 
-        It runs in the thread that asks, must be short, and what it raises is logged.
+        It runs in a thread of its own, and what it raises is logged.
         """
         self._token.on_fire(callback)
 
@@ -146,25 +146,47 @@ def run(record: JobRecord) -> Any:
         # Inline jobs share the caller's thread, whose connections and language are the caller's business.
         if active.options.inline:
             return record.spec.function(*args, **kwargs)
-        with _clean_thread():
-            return record.spec.function(*args, **kwargs)
+        return _run_in_clean_thread(record.spec.function, args, kwargs)
     finally:
         _current.reset(token)
 
 
-@contextmanager
-def _clean_thread() -> Iterator[None]:
-    """Give a job the thread as a request would find it, and leave nothing of the job behind."""
+def _run_in_clean_thread(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Give a job the thread as a request would find it, and leave nothing of the job behind.
+
+    Not a generator's context manager: that assigns to the exception which passes through, and some refuse it.
+    """
+    pid = os.getpid()
     reset_queries()
     close_old_connections()
+    left_open: list[str] = []
     try:
-        yield
+        value = function(*args, **kwargs)
     finally:
-        for tidy in (translation.deactivate, timezone.deactivate, caches.close_all, close_old_connections):
-            try:
-                tidy()
-            except Exception:
-                logger.exception("Tidying up after a job failed.")  # its outcome stands
+        # A child that the job forked must not close the connections that it shares with its parent.
+        if os.getpid() == pid:
+            for tidy in (translation.deactivate, timezone.deactivate, caches.close_all, close_old_connections):
+                try:
+                    if tidy is close_old_connections:
+                        left_open = _roll_back()
+                    tidy()
+                except Exception:
+                    logger.exception("Tidying up after a job failed.")  # its outcome stands
+    if left_open:
+        raise RuntimeError(
+            f"The job returned with a transaction open on database {', '.join(left_open)}; it was rolled back."
+        )
+    return value
+
+
+def _roll_back() -> list[str]:
+    """End what a job left open, and return where: a connection closed inside an atomic block stays unusable."""
+    left = [connection for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
+    for connection in left:
+        logger.error("A job left a transaction open on database %r; it is rolled back.", connection.alias)
+        del connections[connection.alias]
+        connection.close()
+    return [connection.alias for connection in left]
 
 
 def bind(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:  # noqa: FBT001 - one internal caller

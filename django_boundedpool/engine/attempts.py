@@ -53,10 +53,25 @@ class Attempts(Places):
         return record
 
     def _take_locked(self, thread: threading.Thread, effects: Effects) -> JobRecord | None:
-        record = self._queue.pop() if self._starting else None
+        fresh = self.clock.monotonic() < self._fresh_until
+        record = self._queue.pop() if self._starting and fresh else None
         if record is not None:
             self._start_locked(record, thread, effects)
         return record
+
+    def confirm_alive(self, until: float) -> None:
+        """Let jobs start until the monotonic moment `until`, and wake the workers that waited for that.
+
+        A process that could not give a sign of life for too long may have been declared lost, and its jobs given up.
+        """
+        effects = Effects()
+        with self._lock:
+            stale = self.clock.monotonic() >= self._fresh_until
+            self._fresh_until = until
+            if stale:
+                while self._idle and len(effects.wake) < len(self._queue):
+                    effects.wake.append(self._idle.pop())
+        self._apply(effects)
 
     def run_inline(self, record: JobRecord) -> None:
         """Run an accepted job, retries included, in the calling thread without waiting between attempts."""

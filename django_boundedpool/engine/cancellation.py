@@ -11,6 +11,9 @@ from .states import Reason
 
 logger = logging.getLogger("django_boundedpool.engine")
 
+#: How long whoever asks a job to stop waits for its callbacks. Seconds.
+PATIENCE = 0.1
+
 
 def of_signal_handler(error: BaseException) -> bool:
     """Whether `error` may come from a signal handler rather than from the code that was called."""
@@ -37,7 +40,7 @@ class CancelToken:
         return self.reason is not None
 
     def fire(self, reason: Reason) -> bool:
-        """Ask the job to stop; True if this call was the first. Runs the callbacks in the calling thread."""
+        """Ask the job to stop; True if this call was the first. Its callbacks run beside, one after another."""
         with self._lock:
             if self.reason is not None:
                 return False
@@ -45,9 +48,24 @@ class CancelToken:
             callbacks, self._callbacks = self._callbacks, []
             if self._event is not None:
                 self._event.set()
-        for callback in callbacks:
-            self._call(callback)
+        if callbacks:
+            self._call_beside(callbacks)
         return True
+
+    def _call_beside(self, callbacks: list[Callable[[], object]]) -> None:
+        """Run callbacks in a thread of their own: one that blocks must not hold up the timer, a drain or a request."""
+
+        def run() -> None:
+            for callback in callbacks:
+                self._call(callback)
+
+        thread = threading.Thread(target=run, name="boundedpool-cancel", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has none, or a Python that starts none while it ends
+            run()
+            return
+        thread.join(PATIENCE)
 
     def check(self) -> None:
         """Raise `JobInterrupted` if the token has fired."""

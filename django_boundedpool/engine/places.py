@@ -93,6 +93,8 @@ class Places:
         # Set by a signal handler, hence a plain attribute that is read before the lock and again under it.
         self.draining = False
         self._starting = True
+        # No job starts later than this (monotonic seconds): see `confirm_alive`.
+        self._fresh_until = float("inf")
         self._closed = False
         self._horizon: float | None = None
         self._drained: dict[str, list[UUID]] | None = None

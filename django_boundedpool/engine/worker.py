@@ -43,22 +43,22 @@ class Worker(threading.Thread):
         contextvars.Context().run(self._loop)
 
     def _loop(self) -> None:
-        pid = os.getpid()
         while True:
             record = self.pool.next_job(self)
             if record is None:
                 return
             execute(self.pool, self._run, record)
-            if os.getpid() != pid:
-                os._exit(1)  # a job forked and its child came back here: the queue is its parent's
             # An idle worker must not keep the last job's arguments, value and frames alive.
             del record
 
     def _run(self, record: JobRecord) -> Any:
+        pid = os.getpid()
         self.in_code = True
         try:
             return self.runner(record)
         finally:
+            if os.getpid() != pid:
+                os._exit(1)  # the job forked and its child came back here: job and queue are its parent's
             self.in_code = False
 
 
@@ -70,7 +70,8 @@ def execute(pool: Attempts, runner: Runner, record: JobRecord) -> None:
         except BaseException as error:  # noqa: BLE001 - SystemExit and its kin must not end the worker
             trace = error.__traceback__
             # This frame holds the record and would close a cycle. Before anybody who waits may see the error.
-            error.__traceback__ = trace.tb_next if trace is not None else None
+            # By method: a frozen dataclass refuses the assignment.
+            BaseException.with_traceback(error, trace.tb_next if trace is not None else None)
             pool.attempt_raised(record, error)
             # The lines stay for `result()`, but none of the locals: they may be large.
             traceback.clear_frames(trace)

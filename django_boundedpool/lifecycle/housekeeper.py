@@ -54,6 +54,7 @@ class Housekeeper:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._report: DrainReport | None = None
+        self._tried = False
         self._registered = False
         self._complained = False
 
@@ -98,6 +99,7 @@ class Housekeeper:
         beat_at = reap_at = poll_at = 0.0
         prune_at = time.monotonic() + PRUNE_EVERY / 10  # not while the process is still starting
         tick = min(CANCEL_POLL, heartbeat)
+        self._confirm_alive(time.monotonic())  # nobody knows of this process yet, so nobody can have given it up
         while True:
             now = time.monotonic()
             try:
@@ -137,10 +139,10 @@ class Housekeeper:
             connections.close_all()
 
     def _beat(self) -> None:
-        if not self._registered:
-            self._register()
-            return
-        answer = processes.beat(self._recorder.process, self._figures(), self._alias)
+        sent = time.monotonic()
+        # Asked again after a failed registration too: the row may be there, and only the answer was lost.
+        answer = processes.beat(self._recorder.process, self._figures(), self._alias) if self._tried else "missing"
+        self._tried = True
         if answer == "lost":
             logger.error("This process was declared lost; it drops its jobs and goes on under a new id.")
             self._recorder.process = uuid4()
@@ -148,6 +150,12 @@ class Housekeeper:
                 pool.forfeit(self._recorder.process)
         if answer != "alive":
             self._register()
+        self._registered = True
+        self._confirm_alive(sent)
+
+    def _confirm_alive(self, since: float) -> None:
+        for pool in self._pools:
+            pool.confirm_alive(since + self._options.lost_after / 2)
 
     def _register(self) -> None:
         processes.register(

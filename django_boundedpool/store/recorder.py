@@ -332,7 +332,8 @@ class Recorder:
             except Exception as error:
                 if self._is_trouble(error):
                     self._reconnect(inserts)
-                    self._refusals[row.id] += 1
+                    if not _out_of_room(error):
+                        self._refusals[row.id] += 1
                     if self._refusals[row.id] < PATIENCE or self._written_after_all(row):
                         # The row stays in the map and is tried again; the others go on.
                         trouble = trouble or error
@@ -427,6 +428,15 @@ class Recorder:
             connections[self.alias].close()
         except Exception:
             logger.debug("Closing the store's connection failed.", exc_info=True)
+
+
+def _out_of_room(error: Exception) -> bool:
+    """Whether a full disk, a held lock or a server that is going down is to blame, and no row."""
+    cause = error.__cause__
+    sqlite = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # busy, locked, I/O error, full
+    state = str(getattr(cause, "sqlstate", None) or "")  # PostgreSQL: resources, operator, lock not available
+    number = cause.args[0] if isinstance(cause, Exception) and cause.args else None  # MariaDB: disk, table, lock
+    return sqlite in (5, 6, 10, 13) or state.startswith(("53", "57", "55P03")) or number in (1021, 1114, 1205)
 
 
 def _stripped(snapshot: Snapshot) -> Snapshot:

@@ -92,9 +92,9 @@ def test_callback_that_raises_anything_keeps_no_other_from_being_called(error: B
 def test_what_a_signal_handler_raises_in_the_main_thread_goes_its_way() -> None:
     """It may have come in the middle of a callback, and it means the process and not the callback."""
     token = CancelToken()
-    token.on_fire(raiser(SystemExit(143)))
+    token.fire(Reason.USER)
     with pytest.raises(SystemExit):
-        token.fire(Reason.USER)
+        token.on_fire(raiser(SystemExit(143)))
 
 
 def test_cancel_answers_although_a_callback_and_a_listener_raise_an_interruption() -> None:
@@ -216,3 +216,19 @@ def test_end_that_was_torn_in_two_is_counted_once(monkeypatch: pytest.MonkeyPatc
     bench.pool.give_up()
     assert bench.pool.stats().finished == {"cancelled": 1}
     assert bench.pool.drain_outcomes() == {"cancelled/user": [record.id]}
+
+
+def test_callback_that_blocks_holds_up_neither_a_drain_nor_a_time_out(make: Callable[..., Bench]) -> None:
+    bench = make(workers=2, drain_timeout=1.5)
+    gate = threading.Event()
+    blocked = sleeper(bench, lambda: gate.wait(30), timeout=0.05)
+    assert bench.pool.done_event(blocked).wait(10)
+    other = sleeper(bench, timeout=0.05)
+    assert bench.pool.done_event(other).wait(5)
+    assert (blocked.reason, other.reason) == (Reason.TIMEOUT, Reason.TIMEOUT)
+    last = sleeper(bench, lambda: gate.wait(30))
+    began = time.monotonic()
+    drain([bench.pool], reason="test", began=lambda: began, hurry=lambda: False, flush=lambda timeout: True)
+    assert time.monotonic() - began < 5
+    assert last.state is JobState.ABANDONED
+    gate.set()

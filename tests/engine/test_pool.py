@@ -441,3 +441,14 @@ def test_every_order_of_cancel_and_end_gives_one_terminal_state():
         assert record.state.terminal
         assert sum(bench.pool.stats().finished.values()) == 1
         assert sum(event.kind is Kind.JOB_FINISHED for event in bench.events) == 1
+
+
+def test_no_job_starts_while_the_process_may_count_as_lost():
+    bench = Bench(workers=1)
+    record = bench.submit()
+    bench.pool.confirm_alive(bench.clock.monotonic() + 5)
+    bench.advance(5)
+    assert bench.take() is None
+    assert record.state is JobState.QUEUED
+    bench.pool.confirm_alive(bench.clock.monotonic() + 5)
+    assert bench.take() is record

@@ -1,5 +1,6 @@
 """The pool with real threads."""
 
+import dataclasses
 import gc
 import threading
 import time
@@ -9,6 +10,7 @@ import weakref
 import pytest
 
 from django_boundedpool.engine.errors import QueueFull
+from django_boundedpool.engine.retry import Retry
 from django_boundedpool.engine.states import JobState, Reason
 from django_boundedpool.engine.worker import Worker
 
@@ -267,3 +269,28 @@ def test_a_worker_starts_from_an_empty_context(bench):
     seen = []
     done(bench, bench.submit(lambda: seen.append(var.get())))
     assert seen == ["none"]
+
+
+def test_workers_that_waited_for_a_sign_of_life_start_with_it(bench):
+    bench.pool.confirm_alive(bench.clock.monotonic() - 1)
+    records = [bench.submit() for _ in range(5)]
+    deadline = time.monotonic() + 10
+    while len(bench.pool._idle) < 2:
+        assert time.monotonic() < deadline
+    assert {record.state for record in records} == {JobState.QUEUED}
+    bench.pool.confirm_alive(bench.clock.monotonic() + 60)
+    for record in records:
+        assert done(bench, record).state is JobState.SUCCEEDED
+
+
+def test_an_exception_that_refuses_assignment_is_retried_like_any_other(bench):
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):
+        number: int
+
+    def job():
+        raise Frozen(5)
+
+    record = done(bench, bench.submit(job, retry=Retry(max_attempts=3, on=(Frozen,), base=0.01, cap=0.01)))
+    assert (record.attempt, record.reason) == (3, Reason.ATTEMPTS_EXHAUSTED)
+    assert record.error["type"].endswith("Frozen")

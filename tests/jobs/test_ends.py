@@ -1,5 +1,6 @@
 """What counts as the end of a job, and what may go wrong around it."""
 
+import dataclasses
 import threading
 import time
 import traceback
@@ -229,3 +230,37 @@ def test_cancelling_a_submit_that_was_rolled_back_finds_no_job() -> None:
         assert time.monotonic() < deadline
     with pytest.raises(JobNotFound):
         handle.cancel()
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    number: int
+
+
+@job(retry=Retry(max_attempts=2, on=(Frozen,), base=0.01, cap=0.01))
+def raises_frozen() -> None:
+    raise Frozen(5)
+
+
+@job
+def leaves_a_transaction_open() -> None:
+    transaction.atomic().__enter__()
+    Job.objects.count()
+
+
+def test_a_job_that_leaves_a_transaction_open_fails_and_harms_no_later_job(settings, caplog) -> None:
+    settings.BOUNDED_POOLS = {"default": {"WORKERS": 1}}
+    with pytest.raises(RuntimeError, match="transaction open on database default"):
+        leaves_a_transaction_open.submit().result(10)
+    for _ in range(3):
+        assert jobs.counts_users.submit().result(10) == 0
+    assert jobs.submits_child.submit().result(10)
+
+
+def test_an_exception_that_refuses_assignment_is_recorded_as_itself() -> None:
+    handle = raises_frozen.submit()
+    with pytest.raises(Frozen):
+        handle.result(10)
+    join()
+    row = Job.objects.get(pk=handle.id)
+    assert (row.attempt, row.reason, row.error["type"].rpartition(".")[2]) == (2, "attempts_exhausted", "Frozen")

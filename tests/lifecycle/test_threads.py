@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from django_boundedpool import JobCancelled, JobContext, JobHandle, job
 from django_boundedpool.engine.errors import JobInterrupted
@@ -13,7 +14,7 @@ from django_boundedpool.engine.states import Reason
 from django_boundedpool.lifecycle import runtime
 from django_boundedpool.lifecycle.runtime import Runtime
 from django_boundedpool.models import Process
-from django_boundedpool.store import writes
+from django_boundedpool.store import processes, writes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -104,3 +105,25 @@ def test_timer_thread_is_there_before_anything_needs_it() -> None:
     thread = runtime.current().timer._thread
     assert thread is not None
     assert thread.is_alive()
+
+
+def test_process_whose_registration_was_stored_without_an_answer_goes_on_living(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.BOUNDED_POOL_OPTIONS = {"HEARTBEAT": 0.1, "LOST_AFTER": 30}
+    real = processes.register
+    lost = iter([True])
+
+    def register(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        if next(lost, False):
+            raise OperationalError("the connection broke")
+
+    monkeypatch.setattr(processes, "register", register)
+    assert plain.submit().result(10) == 1
+    mine = Process.objects.filter(pk=runtime.current().process)
+    deadline = time.monotonic() + 10
+    while not mine.exclude(stats={}).exists():  # written by a heartbeat only
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert Process.objects.count() == 1

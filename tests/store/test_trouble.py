@@ -1,5 +1,6 @@
 """Trouble of the database costs time, never a state; a row that it cannot take costs that row its details."""
 
+import sqlite3
 import threading
 import time
 import uuid
@@ -312,5 +313,22 @@ def test_end_of_a_long_read_only_time_costs_no_result(
     monkeypatch.setattr(writes, "touch", counted)
     recorder.save(ended(snapshot, result=1))
     assert recorder.flush(20)
+    job = Job.objects.get(pk=snapshot.id)
+    assert (job.state, job.result) == ("succeeded", 1)
+
+
+def full_disk() -> None:
+    cause = sqlite3.OperationalError("database or disk is full")
+    cause.sqlite_errorcode = sqlite3.SQLITE_FULL
+    raise OperationalError("database or disk is full") from cause
+
+
+def test_full_disk_costs_no_result_however_long_it_lasts(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = first()
+    recorder.insert(snapshot, 5)
+    left = fail_first(3 * recorder_module.PATIENCE, "update", full_disk, monkeypatch)
+    recorder.save(ended(snapshot, result=1))
+    assert recorder.flush(30)
+    assert left[0] == 0
     job = Job.objects.get(pk=snapshot.id)
     assert (job.state, job.result) == ("succeeded", 1)
