@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 import os
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -91,7 +92,15 @@ class JobContext:
 
         It runs in a thread of its own, and what it raises is logged.
         """
-        self._token.on_fire(callback)
+
+        def call() -> None:
+            try:
+                callback()
+            finally:
+                if threading.current_thread().name == "boundedpool-cancel":
+                    connections.close_all()  # nothing else ever would, and a connection pool would run dry
+
+        self._token.on_fire(call)
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Report how far the job is.

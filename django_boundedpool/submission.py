@@ -10,6 +10,7 @@ from django.db import connections, transaction
 from .engine.errors import ConfigurationError, Rejected, StoreUnavailable
 from .engine.pool import Pool
 from .engine.record import JobRecord
+from .engine.states import JobState
 from .lifecycle.runtime import Runtime
 from .store.recorder import DirectRecorder, StoreError
 
@@ -47,7 +48,7 @@ def _store_and_start(active: Runtime, pool: Pool, record: JobRecord) -> None:
             pool=pool.config.name,
             retry_after=retry_after,
         )
-        if error.unknown and not pool.withdraw(record):
+        if error.unknown and not pool.withdraw(record) and record.state is not JobState.REJECTED:
             return  # settled meanwhile: its row was there, and the pool has taken it up
         pool.withdraw(record)
         raise pool.refused(refusal, record.spec.name) from error
@@ -102,6 +103,7 @@ class _CommitHook:
         self._called = False
         # Set last: where a signal handler's SystemExit cuts the start short, the row must still be looked at.
         self._over = False
+        self.__qualname__ = f"the submit of {record.spec.name}"  # Django names a failed callable by it
         transaction.on_commit(self, using=connection.alias, robust=True)
         active.watch(record.id, self)
 

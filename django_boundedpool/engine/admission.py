@@ -37,8 +37,9 @@ class Admission(Places):
             refusal = self._refusal_locked(record.payload_bytes)
             if refusal is None:
                 record.state = JobState.SUBMITTED
-                self._live[record.id] = record
+                # In this order: `_repair_locked` takes a live job that is neither reserved nor anywhere else as accepted.
                 self._reserved[record.id] = record
+                self._live[record.id] = record
                 self._bytes += record.payload_bytes
         if refusal is not None:
             raise self.refused(refusal, record.spec.name)

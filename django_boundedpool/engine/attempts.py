@@ -69,8 +69,7 @@ class Attempts(Places):
             stale = self.clock.monotonic() >= self._fresh_until
             self._fresh_until = until
             if stale:
-                while self._idle and len(effects.wake) < len(self._queue):
-                    effects.wake.append(self._idle.pop())
+                self._rouse_locked(effects)
         self._apply(effects)
 
     def run_inline(self, record: JobRecord) -> None:
@@ -82,7 +81,11 @@ class Attempts(Places):
                     return
                 self._unqueue_locked(record)
                 self._start_locked(record, threading.current_thread(), effects)
-            self._apply(effects)
+            try:
+                self._apply(effects)
+            except BaseException:
+                self.attempt_broke(record)  # inline, writing the state may raise: the place must not be kept
+                raise
             execute(self, self._runner, record)
 
     def attempt_returned(self, record: JobRecord, value: object) -> None:
@@ -221,6 +224,7 @@ class Attempts(Places):
         record.attempt += 1
         record.token = CancelToken()
         record.overdue = False
+        record.error = None  # that of the attempt before; the first one stays
         record.run_after = None
         record.started_at = self.clock.now()
         record.started_mono = now

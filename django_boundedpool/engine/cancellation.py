@@ -26,11 +26,12 @@ class CancelToken:
     A fired token stops nothing by itself: the job's code sees it at `check()` or `sleep()`, or is woken by a callback.
     """
 
-    __slots__ = ("_callbacks", "_event", "_lock", "reason")
+    __slots__ = ("_callbacks", "_ended", "_event", "_lock", "reason")
 
     def __init__(self) -> None:
         self.reason: Reason | None = None
         self._lock = threading.Lock()
+        self._ended = False
         self._event: threading.Event | None = None  # made by the first sleep: most jobs never sleep
         self._callbacks: list[Callable[[], object]] = []
 
@@ -39,8 +40,11 @@ class CancelToken:
         """Whether the job was asked to stop."""
         return self.reason is not None
 
-    def fire(self, reason: Reason) -> bool:
-        """Ask the job to stop; True if this call was the first. Its callbacks run beside, one after another."""
+    def fire(self, reason: Reason, patience: float = PATIENCE) -> bool:
+        """Ask the job to stop; True if this call was the first.
+
+        Its callbacks run beside, one after another; this call waits for them `patience` seconds at most.
+        """
         with self._lock:
             if self.reason is not None:
                 return False
@@ -49,14 +53,16 @@ class CancelToken:
             if self._event is not None:
                 self._event.set()
         if callbacks:
-            self._call_beside(callbacks)
+            self._call_beside(callbacks, patience)
         return True
 
-    def _call_beside(self, callbacks: list[Callable[[], object]]) -> None:
+    def _call_beside(self, callbacks: list[Callable[[], object]], patience: float) -> None:
         """Run callbacks in a thread of their own: one that blocks must not hold up the timer, a drain or a request."""
 
         def run() -> None:
             for callback in callbacks:
+                if self._ended:
+                    return  # the attempt is over: what is left could only hit whoever came after it
                 self._call(callback)
 
         thread = threading.Thread(target=run, name="boundedpool-cancel", daemon=True)
@@ -65,7 +71,7 @@ class CancelToken:
         except RuntimeError:  # the system has none, or a Python that starts none while it ends
             run()
             return
-        thread.join(PATIENCE)
+        thread.join(patience)
 
     def check(self) -> None:
         """Raise `JobInterrupted` if the token has fired."""
@@ -94,6 +100,7 @@ class CancelToken:
 
     def clear(self) -> None:
         """Forget the callbacks: the attempt has ended, and they may hold clients and frames."""
+        self._ended = True
         with self._lock:
             callbacks, self._callbacks = self._callbacks, []
         del callbacks  # outside the lock: finalizers may run

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from .cancellation import CancelToken
+from .cancellation import PATIENCE, CancelToken
 from .clock import Clock
 from .config import PoolConfig
 from .events import Event, Events, Kind
@@ -107,6 +108,13 @@ class Places:
         elif len(self._workers) + effects.spawn < self.config.workers:
             effects.spawn += 1
 
+    def _rouse_locked(self, effects: Effects) -> None:
+        """Wake or start as many workers as the queue has use for."""
+        while self._idle and len(effects.wake) < len(self._queue):
+            effects.wake.append(self._idle.pop())
+        missing = min(len(self._queue) - len(effects.wake), self.config.workers - len(self._workers))
+        effects.spawn = max(effects.spawn, missing)
+
     def _unqueue_locked(self, record: JobRecord) -> None:
         if self._delayed.pop(record.id, None) is None:
             self._queue.remove(record)
@@ -195,8 +203,11 @@ class Places:
     def _apply(self, effects: Effects) -> None:
         for snapshot in effects.saves:
             self._save(snapshot)
+        patience = PATIENCE  # for all of them together: a drain asks every running job at once
         for token, reason in effects.tokens:
-            token.fire(reason)
+            began = time.monotonic()
+            token.fire(reason, patience)
+            patience = max(0.0, patience - (time.monotonic() - began))
         for token in effects.clears:
             token.clear()
         for due, record, version, callback in effects.timers:

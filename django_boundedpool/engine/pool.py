@@ -71,6 +71,7 @@ class Pool(Admission, Attempts):
             if self._drained is None:
                 self._drained = {}
             self._horizon = horizon
+            self._repair_locked(effects)
             if horizon is not None:
                 for record in [record for record in self._delayed.values() if record.due > horizon]:
                     self._unqueue_locked(record)
@@ -94,21 +95,36 @@ class Pool(Admission, Attempts):
         effects = Effects()
         with self._lock:
             self._starting = False
+            self._repair_locked(effects)
             self._end_unstarted_locked(effects)
-            # Every live record, not only the running ones: a signal handler that raised in the main thread may have
-            # torn a move in two, and its job must not be forgotten.
-            for record in [record for record in self._live.values() if record.id not in self._reserved]:
-                if record.state is JobState.SUBMITTED:
-                    record.state = JobState.QUEUED
-                elif record.state.terminal:  # torn after the move: finish it
-                    self._unqueue_locked(record)
-                    self._running.pop(record.id, None)
-                    record.finished_at = record.finished_at or self.clock.now()
-                    self._conclude_locked(record, effects)
-                    continue
+            for record in [record for record, _ in self._running.values()]:
                 effects.tokens.append((record.token, Reason.SHUTDOWN))
                 self._end_locked(record, JobState.ABANDONED, Reason.DRAIN_DEADLINE, effects)
         self._apply(effects)
+
+    def _repair_locked(self, effects: Effects) -> None:
+        """Complete the moves that an exception out of a signal handler has torn in two.
+
+        A KeyboardInterrupt or SystemExit may come between any two lines of the main thread, under the lock as well.
+        What it leaves is a live job that is nowhere, or whose worker was never woken; nobody else would find it.
+        """
+        somewhere = {*self._reserved, *self._delayed, *self._running, *(record.id for record in self._queue)}
+        for record in [r for r in self._live.values() if r.state.terminal or r.id not in somewhere]:
+            if record.state.terminal:
+                self._unqueue_locked(record)
+                self._running.pop(record.id, None)
+                record.finished_at = record.finished_at or self.clock.now()
+                self._conclude_locked(record, effects)
+                continue
+            if record.state is JobState.SUBMITTED:
+                record.state = JobState.QUEUED
+            if record.cancel_requested is not None:
+                self._end_locked(record, JobState.CANCELLED, record.cancel_requested, effects)
+            elif record.state is JobState.QUEUED and self._threaded:
+                self._enqueue_locked(record, self.clock.monotonic(), effects)
+            else:
+                self._end_locked(record, JobState.ABANDONED, Reason.DRAIN_DEADLINE, effects)
+        self._rouse_locked(effects)
 
     def forfeit(self, owner: UUID) -> None:
         """Drop every accepted job but those of `owner`: this process was declared lost and goes on under that id."""

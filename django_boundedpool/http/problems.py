@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from http import HTTPStatus
 from typing import Any
@@ -21,6 +22,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ..engine.errors import InvalidArguments, Rejected
 from .negotiation import prefers_html
+
+logger = logging.getLogger("django_boundedpool.http")
 
 #: Status of each refusal code.
 STATUS = {
@@ -113,6 +116,9 @@ def _page(status: int, request: HttpRequest, context: dict[str, Any]) -> HttpRes
     try:
         text = render_to_string("boundedpool/refused.html", context, request)
     except (TemplateDoesNotExist, ImproperlyConfigured):
+        return None
+    except Exception:
+        logger.exception("The page of a refusal could not be rendered; problem details are sent instead.")
         return None
     response = HttpResponse(text, status=status)
     response["Cache-Control"] = "no-store"

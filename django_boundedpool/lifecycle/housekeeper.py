@@ -98,14 +98,16 @@ class Housekeeper:
         heartbeat = self._options.heartbeat
         beat_at = reap_at = poll_at = 0.0
         prune_at = time.monotonic() + PRUNE_EVERY / 10  # not while the process is still starting
-        tick = min(CANCEL_POLL, heartbeat)
+        # Jobs start for LOST_AFTER / 2 after a beat: the next one must come before that, however LOST_AFTER is set.
+        tick = min(CANCEL_POLL, heartbeat, self._options.lost_after / 6)
+        beat_every = min(heartbeat, self._options.lost_after / 2 - 2 * tick)
         self._confirm_alive(time.monotonic())  # nobody knows of this process yet, so nobody can have given it up
         while True:
             now = time.monotonic()
             try:
                 self._sweep()
                 if now >= beat_at:
-                    beat_at = now + heartbeat
+                    beat_at = now + beat_every
                     # Ages and stuck workers change without an event: let whoever watches look again.
                     self._events.emit([Event(kind=Kind.POOL_CHANGED, pool=pool.config.name) for pool in self._pools])
                     self._beat()

@@ -126,19 +126,25 @@ def at_exit(callback: Callable[[], object]) -> None:
     atexit.register(callback)
 
 
-_depth: dict[int, int] = {}
+#: Per signal: the frame that the delivery under way interrupted, and how often we were called for it.
+_delivery: dict[int, tuple[FrameType | None, int]] = {}
 
 
 def _handle(signum: int, frame: FrameType | None) -> None:
     # A library that chained to us before we were armed again, over it, calls us a second time: pass on to the
     # handler that we had been put over then.
-    depth = _depth.get(signum, 0)
+    outer = _delivery.get(signum)
+    # Another frame: not a chain, but a second signal that came while the first one's handler runs.
+    depth = outer[1] if outer is not None and (frame is None or frame is outer[0]) else 0
     older = _previous.get(signum, [])
-    _depth[signum] = depth + 1
+    _delivery[signum] = frame, depth + 1
     try:
         _pass_on(signum, frame, older[-1 - depth] if depth < len(older) else signal.SIG_DFL)
     finally:
-        _depth[signum] = depth
+        if outer is None:
+            _delivery.pop(signum, None)
+        else:
+            _delivery[signum] = outer
 
 
 def _pass_on(signum: int, frame: FrameType | None, previous: Any) -> None:

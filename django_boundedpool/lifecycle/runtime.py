@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 from uuid import UUID, uuid4
 
@@ -182,7 +182,7 @@ class Runtime:
             job_id: the reserved job.
             stored: whether its row was part of that transaction; otherwise it provably has none.
         """
-        if stored and isinstance(self.recorder, Recorder):
+        if stored and isinstance(self.recorder, Recorder) and self.recorder.started:
             self.recorder.settle(job_id)
         else:
             self._dropped.put(job_id)
@@ -205,8 +205,12 @@ class Runtime:
 
     def give_back_dropped(self) -> None:
         """Give back the places of submits whose transaction was rolled back before a row was written."""
-        while not self._dropped.empty():
-            self._settle(self._dropped.get(), False)
+        while True:
+            try:
+                job_id = self._dropped.get_nowait()
+            except Empty:
+                return
+            self._settle(job_id, False)
 
     def _settle(self, job_id: UUID, exists: bool) -> None:  # noqa: FBT001 - a callback's fixed signature
         """Take up or give back a job whose transaction ended without a word."""

@@ -169,6 +169,11 @@ class Recorder:
         return True
 
     @property
+    def started(self) -> bool:
+        """Whether the thread was started; before that there is no row to find."""
+        return self._thread is not None
+
+    @property
     def pending(self) -> int:
         """Rows that wait to be written."""
         return len(self._inserts) + len(self._updates)
@@ -316,8 +321,11 @@ class Recorder:
         for pending in inserts:
             try:
                 self._transaction([pending], [])
-            except Exception as error:  # noqa: BLE001 - every other row must go on
+            except Exception as error:
                 if self._is_trouble(error):
+                    if _out_of_room(error) and not _locked(error):
+                        self._back_in_line([p for p in inserts if not p.done.is_set()])
+                        raise  # no other row will do better
                     self._back_in_line([pending])
                     self._reconnect(inserts)
                     trouble = trouble or error
@@ -331,6 +339,9 @@ class Recorder:
                 self._transaction([], [row])
             except Exception as error:
                 if self._is_trouble(error):
+                    if _out_of_room(error) and not _locked(error):
+                        self._back_in_line([p for p in inserts if not p.done.is_set()])
+                        raise
                     self._reconnect(inserts)
                     if not _out_of_room(error):
                         self._refusals[row.id] += 1
@@ -437,6 +448,14 @@ def _out_of_room(error: Exception) -> bool:
     state = str(getattr(cause, "sqlstate", None) or "")  # PostgreSQL: resources, operator, lock not available
     number = cause.args[0] if isinstance(cause, Exception) and cause.args else None  # MariaDB: disk, table, lock
     return sqlite in (5, 6, 10, 13) or state.startswith(("53", "57", "55P03")) or number in (1021, 1114, 1205)
+
+
+def _locked(error: Exception) -> bool:
+    """Whether a held lock is to blame, which may be one row's alone."""
+    cause = error.__cause__
+    number = cause.args[0] if isinstance(cause, Exception) and cause.args else None
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    return code in (5, 6) or getattr(cause, "sqlstate", None) == "55P03" or number == 1205
 
 
 def _stripped(snapshot: Snapshot) -> Snapshot:

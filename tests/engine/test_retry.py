@@ -202,3 +202,18 @@ def test_a_policy_that_cannot_work_is_refused(options):
 def test_retry_later_refuses_an_impossible_delay(after):
     with pytest.raises(ValueError, match="after="):
         RetryLater(after=after)
+
+
+def test_a_job_that_succeeds_at_last_has_no_error_but_its_first():
+    errors = iter([ValueError("once")])
+
+    def job() -> None:
+        if error := next(errors, None):
+            raise error
+
+    bench = Bench()
+    record = bench.submit(job, retry=Retry(base=0.1, cap=0.1))
+    run_to_the_end(bench, record)
+    kept = bench.last(record)
+    assert (kept["state"], kept["error"], kept["first_error"]["message"]) == ("succeeded", None, "once")
+    assert ["error" in attempt for attempt in kept["attempts"]] == [True, False]

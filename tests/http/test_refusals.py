@@ -359,3 +359,17 @@ def test_the_middleware_answers_a_browser_with_the_page(settings: Any, client: C
         raised = before
     assert answer.status_code == 503
     assert b"<h1>Please try again</h1>" in answer.content
+
+
+def _broken(request: HttpRequest) -> dict[str, Any]:
+    raise RuntimeError("the database is away")
+
+
+def test_a_context_processor_that_fails_does_not_turn_a_refusal_into_an_error(
+    rf: RequestFactory, settings: Any
+) -> None:
+    template = {**settings.TEMPLATES[0], "OPTIONS": {"context_processors": [f"{__name__}._broken"]}}
+    settings.TEMPLATES = [template]
+    answer = refusal(full(), rf.get("/", headers={"Accept": "text/html"}))
+    assert answer is not None
+    assert (answer.status_code, answer["Content-Type"]) == (503, "application/problem+json")

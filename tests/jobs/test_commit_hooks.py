@@ -11,6 +11,7 @@ from django.db import connections, transaction
 
 from django_boundedpool import JobState, pools
 from django_boundedpool.engine.drain import DrainReport
+from django_boundedpool.engine.errors import ConfigurationError
 from django_boundedpool.engine.pool import Pool
 from django_boundedpool.engine.record import Snapshot
 from django_boundedpool.lifecycle import runtime
@@ -203,3 +204,27 @@ def test_a_submit_that_is_taken_up_before_its_refusal_is_known_is_accepted(monke
 
     monkeypatch.setattr(Recorder, "insert", insert)
     assert jobs.hold.submit("ran").result(10) == "ran"
+
+
+def test_a_hook_that_is_refused_keeps_no_other_hook_from_running(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def insert(recorder: Recorder, snapshot: Snapshot, timeout: float) -> None:
+        raise StoreError("the database is away")
+
+    monkeypatch.setattr(Recorder, "insert", insert)
+    ran: list[str] = []
+    with transaction.atomic(using=other):
+        jobs.add.submit(1)
+        transaction.on_commit(lambda: ran.append("theirs"), using=other)
+    assert ran == ["theirs"]
+    assert pools["default"].stats().reserved == 0
+
+
+def test_a_submit_that_fails_before_anything_is_stored_does_not_hold_up_the_end() -> None:
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(ConfigurationError):
+            jobs.add.submit(1)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    assert runtime.current().recorder.flush(0.1)

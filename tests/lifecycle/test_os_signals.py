@@ -59,3 +59,17 @@ def test_server_below_a_chaining_library_still_hears_the_signal() -> None:
     os_signals.arm(lambda: None)
     signal.raise_signal(signal.SIGTERM)
     assert calls == ["library", "server"]
+
+
+def test_second_signal_while_the_first_one_is_handled_goes_to_the_same_handler() -> None:
+    calls: list[str] = []
+
+    def server(signum: int, frame: FrameType | None) -> None:
+        calls.append("server")
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, server)
+    os_signals.arm(lambda: None)
+    signal.raise_signal(signal.SIGTERM)
+    assert calls == ["server", "server"]
