@@ -37,7 +37,7 @@ class Admission(Places):
             refusal = self._refusal_locked(record.payload_bytes)
             if refusal is None:
                 record.state = JobState.SUBMITTED
-                # In this order: `_repair_locked` takes a live job that is neither reserved nor anywhere else as accepted.
+                # In this order: `_repair_locked` takes a live job that is neither reserved nor elsewhere as accepted.
                 self._reserved[record.id] = record
                 self._live[record.id] = record
                 self._bytes += record.payload_bytes
