@@ -127,3 +127,26 @@ def test_row_of_a_submit_that_began_before_the_loss_belongs_to_the_old_owner(mon
     handle = note.submit("never")
     assert_given_up(handle, owners[0])
     assert ran == ["before"]
+
+
+def test_job_whose_owner_is_lost_and_whose_commit_hook_is_dropped_never_runs() -> None:
+    """Its row is found and taken up by the recorder, not by its hook."""
+    note.submit("before").result(10)
+
+    def broken() -> None:
+        raise RuntimeError("hook")
+
+    handle = old = None
+    try:
+        with transaction.atomic():
+            transaction.on_commit(broken)
+            handle = note.submit("never")
+            old = lose()
+    except RuntimeError:
+        pass
+    assert handle is not None
+    assert old is not None
+    runtime.current().sweep()
+    wait_until(lambda: handle.state.terminal)
+    assert_given_up(handle, old)
+    assert ran == ["before"]
