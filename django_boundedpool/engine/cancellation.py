@@ -20,20 +20,27 @@ def of_signal_handler(error: BaseException) -> bool:
     return isinstance(error, SystemExit | KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
+#: Guards the rare operations of every token; a lock in each would cost every job, and most are never asked to stop.
+_lock = threading.Lock()
+
+
 class CancelToken:
     """One attempt's stop request. It fires once and keeps its first reason. Safe from any thread.
 
     A fired token stops nothing by itself: the job's code sees it at `check()` or `sleep()`, or is woken by a callback.
     """
 
-    __slots__ = ("_callbacks", "_ended", "_event", "_lock", "reason")
+    # Found on the class until somebody sets them: most jobs neither sleep nor have callbacks, nor are asked to stop.
+    __slots__ = ("__dict__",)
 
-    def __init__(self) -> None:
-        self.reason: Reason | None = None
-        self._lock = threading.Lock()
-        self._ended = False
-        self._event: threading.Event | None = None  # made by the first sleep: most jobs never sleep
-        self._callbacks: list[Callable[[], object]] = []
+    #: Why the job was asked to stop, or None.
+    reason: Reason | None = None
+    #: Whether nobody has used it for anything: then there is nothing to clear.
+    untouched = True
+    _ended = False
+    _event: threading.Event | None = None
+    _callbacks: list[Callable[[], object]] | None = None
+    _prompt: Callable[[], object] | None = None
 
     @property
     def fired(self) -> bool:
@@ -45,13 +52,17 @@ class CancelToken:
 
         Its callbacks run beside, one after another; this call waits for them `patience` seconds at most.
         """
-        with self._lock:
+        with _lock:
             if self.reason is not None:
                 return False
+            self.untouched = False
             self.reason = reason
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = self._callbacks, None
+            prompt, self._prompt = self._prompt, None
             if self._event is not None:
                 self._event.set()
+        if prompt is not None:
+            prompt()
         if callbacks:
             self._call_beside(callbacks, patience)
         return True
@@ -81,7 +92,7 @@ class CancelToken:
     def sleep(self, seconds: float) -> None:
         """Sleep, but raise `JobInterrupted` at once when the token fires."""
         self.check()
-        with self._lock:
+        with _lock:
             if self._event is None:
                 self._event = threading.Event()
                 if self.reason is not None:
@@ -92,18 +103,31 @@ class CancelToken:
 
     def on_fire(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the token fires, or at once if it has."""
-        with self._lock:
+        with _lock:
             if self.reason is None:
+                self.untouched = False
+                if self._callbacks is None:
+                    self._callbacks = []
                 self._callbacks.append(callback)
                 return
         self._call(callback)
 
+    def interrupt_by(self, prompt: Callable[[], object]) -> None:
+        """Let `prompt`, which never blocks and never raises, be called first of all and by whoever fires the token."""
+        with _lock:
+            if self.reason is None:
+                self.untouched = False
+                self._prompt = prompt
+                return
+        prompt()
+
     def clear(self) -> None:
         """Forget the callbacks: the attempt has ended, and they may hold clients and frames."""
         self._ended = True
-        with self._lock:
-            callbacks, self._callbacks = self._callbacks, []
-        del callbacks  # outside the lock: finalizers may run
+        with _lock:
+            callbacks, self._callbacks = self._callbacks, None
+            prompt, self._prompt = self._prompt, None
+        del callbacks, prompt  # outside the lock: finalizers may run
 
     def _call(self, callback: Callable[[], object]) -> None:
         try:

@@ -11,16 +11,24 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 
+def moment(seconds: float) -> datetime:
+    """Return seconds since the epoch as an aware datetime in UTC."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 class Clock:
     """The real time. Safe from any thread."""
 
-    def monotonic(self) -> float:
-        """Seconds on a clock that never jumps."""
-        return time.monotonic()
+    def __init__(self) -> None:
+        # The functions themselves: they are called several times for every job.
+        #: Seconds on a clock that never jumps.
+        self.monotonic: Callable[[], float] = time.monotonic
+        #: Seconds since the epoch, for moments that are stored or shown: `moment` makes a date of them.
+        self.time: Callable[[], float] = time.time
 
     def now(self) -> datetime:
         """The present moment, aware, in UTC."""
-        return datetime.now(UTC)
+        return moment(self.time())
 
 
 class ManualClock(Clock):
@@ -34,14 +42,7 @@ class ManualClock(Clock):
         self._lock = threading.Lock()
         self._seconds = start
         self._listeners: list[Callable[[], None]] = []
-
-    def monotonic(self) -> float:
-        """The seconds set so far."""
-        return self._seconds
-
-    def now(self) -> datetime:
-        """The seconds set so far, as a moment."""
-        return datetime.fromtimestamp(self._seconds, UTC)
+        self.monotonic = self.time = lambda: self._seconds
 
     def on_advance(self, callback: Callable[[], None]) -> None:
         """Call `callback` after each `advance`, as a timer's wake-up would."""

@@ -43,10 +43,12 @@ Reader = Callable[[object], Any]
 Record = TypeVar("Record")
 
 
-def _integer(low: int, high: int) -> Reader:
-    def read(value: object) -> int:
+def _integer(low: int, high: int, *, optional: bool = False) -> Reader:
+    def read(value: object) -> int | None:
+        if value is None and optional:
+            return None
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise _Bad(f"give a whole number from {low} to {high}.")
+            raise _Bad(f"give a whole number from {low} to {high}{', or None' if optional else ''}.")
         return value
 
     return read
@@ -71,6 +73,18 @@ def seconds(value: object) -> float:
 def _span(duration: float) -> str:
     days = duration / DAY
     return f"{days:g} day{'' if days == 1 else 's'}" if days >= 1 else f"{duration:g} seconds"
+
+
+_workers = _integer(1, 1000)
+
+
+def workers_fault(value: object) -> str | None:
+    """Return what to give instead of `value` as a number of workers; None if it is one."""
+    try:
+        _workers(value)
+    except _Bad as bad:
+        return str(bad)
+    return None
 
 
 def _seconds(low: float, high: float = LONGEST, *, optional: bool = False) -> Reader:
@@ -150,6 +164,34 @@ def _retention(value: object) -> Mapping[JobState, float]:
     return MappingProxyType(merged)
 
 
+def _shares(value: object) -> Mapping[int, float]:
+    remedy = "give a dictionary of priorities (-100 to 100) to shares of the queue (0 to 1), such as {-1: 0.8}."
+    if not isinstance(value, Mapping):
+        raise _Bad(remedy)
+    shares = {}
+    for priority, share in value.items():
+        if isinstance(priority, bool) or not isinstance(priority, int) or not -100 <= priority <= 100:
+            raise _Bad(f"{priority!r} is no priority; {remedy}")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise _Bad(f"{share!r} is no share; {remedy}")
+        shares[priority] = float(share)
+    return MappingProxyType(shares)
+
+
+def _persist(value: object) -> str:
+    if value == "behind":
+        raise _Bad("this version does not have 'behind' yet; give 'commit' or 'memory'.")
+    if value not in ("commit", "memory"):
+        raise _Bad("give 'commit' or 'memory'.")
+    return str(value)
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(path, str) and "." in path for path in value):
+        raise _Bad("give a tuple of dotted paths, such as ('project.carriers.tenant',).")
+    return tuple(value)
+
+
 @dataclass(frozen=True)
 class _NotYet:
     """Reads a key whose feature is not built yet: only its default is honest."""
@@ -157,7 +199,7 @@ class _NotYet:
     default: object
 
     def __call__(self, value: object) -> object:
-        if type(value) is not type(self.default) or value != self.default:
+        if isinstance(value, bool) is not isinstance(self.default, bool) or value != self.default:
             raise _Bad(f"this version does not have that feature yet; leave the key out (it means {self.default!r}).")
         return value
 
@@ -176,7 +218,7 @@ class PoolConfig:
 
     name: str = "default"
     #: Jobs that run at once in this process. Small: each may hold a database connection, and all share one GIL.
-    workers: int = _key(4, _integer(1, 1000))
+    workers: int = _key(4, _workers)
     #: Jobs that may wait for a worker; 0 means that nothing waits.
     queue_size: int = _key(100, _integer(0, 1_000_000))
     #: UTF-8 bytes of arguments that all waiting and running jobs may hold together.
@@ -185,19 +227,24 @@ class PoolConfig:
     max_payload_bytes: int = _key(64 * 1024, _integer(1, 1 << 30))
     #: UTF-8 bytes of one job's result.
     max_result_bytes: int = _key(256 * 1024, _integer(1, 1 << 30))
-    priority_shares: Mapping[int, float] = field(default_factory=dict, metadata={"read": _NotYet({})})
-    shed: bool = _missing(default=False)
+    #: Priority to the share of the queue up to which jobs of that priority and below are admitted.
+    priority_shares: Mapping[int, float] = field(default_factory=dict, metadata={"read": _shares})
+    #: Whether a newcomer to a full queue evicts the newest job of the lowest lower priority that never started.
+    shed: bool = _key(default=False, reader=_boolean)
     #: How many seconds of waiting one step of priority is worth; 0 makes priority count for nothing.
     ageing: float = _key(30.0, _seconds(0, DAY))
-    wait: float = field(default=0.0, metadata={"read": _NotYet(0)})
-    owner_limit: int | None = _missing(None)
+    #: How long a submit waits for a place, where it does not say so itself.
+    wait: float = _key(0.0, _seconds(0, 3600))
+    #: Jobs that one owner may have queued and running; None means that nothing limits them.
+    owner_limit: int | None = _key(None, _integer(1, 1_000_000, optional=True))
     #: Longest run of one attempt; None means that nothing limits it.
     timeout: float | None = _key(None, _seconds(0.001, optional=True))
     #: Longest wait in the queue before the first start; None means that nothing limits it.
     start_deadline: float | None = _key(None, _seconds(0.001, optional=True))
     #: A worker on a job without a time-out is called stuck after this long.
     stuck_after: float = _key(300.0, _seconds(1))
-    max_defer: float = field(default=3600.0, metadata={"read": _NotYet(3600)})
+    #: How far ahead a deferred start may be: it holds a place, and a crash loses the moment.
+    max_defer: float = _key(3600.0, _seconds(0))
     #: Share of the queue's places that jobs waiting for a retry may hold.
     retry_share: float = _key(0.5, _fraction)
     #: From the first signal to the last write. Less than what the server or the orchestrator grants.
@@ -209,9 +256,11 @@ class PoolConfig:
     adopt_within: float = field(default=3600.0, metadata={"read": _NotYet(3600)})
     #: How long a row is kept after its job ended, by state.
     retention: Mapping[JobState, float] = field(default_factory=lambda: RETENTION, metadata={"read": _retention})
-    persist: str = _missing("commit")
+    #: When the row of a job is written: before its submit returns, or never.
+    persist: str = _key("commit", _persist)
     linger: float = field(default=0.05, metadata={"read": _NotYet(0.05)})
-    carry: tuple[str, ...] = _missing(())
+    #: Dotted paths of objects that carry context from the submit to the job.
+    carry: tuple[str, ...] = _key((), _paths)
     hand_over_to: str | None = _missing(None)
     overflow: str = _missing("reject")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from .config import LONGEST, seconds
@@ -16,8 +18,8 @@ FOREIGN_WORDS: Mapping[str, str] = {
     "apply_async": "using(...).submit(*args, **kwargs)",
     "enqueue": "submit(*args, **kwargs)",
     "bind": "takes_context=True",
-    "countdown": "start_deadline (a longest wait); deferred starts come with a later version",
-    "eta": "start_deadline (a longest wait); deferred starts come with a later version",
+    "countdown": "using(run_after=...), seconds from now",
+    "eta": "using(run_after=...), an aware datetime",
     "max_retries": "retry=Retry(max_attempts=...)",
     "autoretry_for": "retry=Retry(on=(...))",
     "expires": "start_deadline",
@@ -40,24 +42,21 @@ JOB_OPTIONS = (
     "store_result",
     "public_errors",
     "retention",
+    "owner_limit",
+    "lane",
 )
 #: What `using` alone takes.
-CALL_OPTIONS = ("owner", "batch", "correlation_id")
+CALL_OPTIONS = ("owner", "batch", "correlation_id", "wait", "deadline", "run_after")
 #: What `@job` alone takes.
-FIXED_OPTIONS = ("name", "takes_context", "sensitive")
+FIXED_OPTIONS = ("name", "takes_context", "sensitive", "lane")
 USING_OPTIONS = (*CALL_OPTIONS, *(option for option in JOB_OPTIONS if option not in FIXED_OPTIONS))
 #: Named in the design, built in a later version.
 LATER_OPTIONS = (
     "idempotency_key",
-    "wait",
-    "deadline",
-    "run_after",
     "hand_over",
     "on_lost",
     "at_most_once",
     "on_shutdown",
-    "owner_limit",
-    "lane",
 )
 
 
@@ -108,6 +107,48 @@ def checked(where: str, options: Mapping[str, Any], known: Sequence[str] = JOB_O
     return values
 
 
+def moment(option: str, value: Any) -> Moment | None:
+    """Return a moment that a caller gave: an aware datetime, seconds or a timedelta from the submit, or None.
+
+    Raises:
+        ConfigurationError: anything else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ConfigurationError(f"{option}={value!r}: give an aware datetime or seconds.")
+        return Moment(at=value.timestamp())
+    return Moment(after=span(option, value))
+
+
+def span(option: str, value: Any) -> float:
+    """Return seconds from 0 to 366 days that a caller gave as a number or a timedelta.
+
+    Raises:
+        ConfigurationError: anything else.
+    """
+    try:
+        duration = seconds(value)
+    except ValueError:
+        duration = -1.0
+    if not 0 <= duration <= LONGEST:
+        raise ConfigurationError(f"{option}={value!r}: give seconds or a timedelta, from 0 to 366 days.")
+    return duration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A moment as a caller names it: seconds since the epoch, or seconds after the submit."""
+
+    at: float | None = None
+    after: float = 0.0
+
+    def seen_from(self, now: float) -> float:
+        """Return it as seconds since the epoch for a submit at `now`."""
+        return now + self.after if self.at is None else self.at
+
+
 def _checked(option: str, value: Any) -> Any:
     if option in ("timeout", "start_deadline", "retention"):
         if value is None:
@@ -122,6 +163,12 @@ def _checked(option: str, value: Any) -> Any:
         raise ValueError("give a whole number from -100 to 100")
     if option in ("takes_context", "store_result") and not isinstance(value, bool):
         raise ValueError("give True or False")
+    if option == "owner_limit" and not (
+        value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000)
+    ):
+        raise ValueError("give a whole number from 1 to 1000000, or None")
+    if option == "lane" and value not in ("io", "cpu"):
+        raise ValueError("give 'io' or 'cpu'")
     if option == "retry" and not (value is None or isinstance(value, Retry)):
         raise ValueError("give a Retry(...) or None")
     if option == "pool" and not isinstance(value, str):

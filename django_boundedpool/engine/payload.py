@@ -6,14 +6,37 @@ caller passed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+from collections.abc import Callable, Mapping
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from typing import Any
 
 #: Deeper nesting is refused: MariaDB's JSON ends at 32 levels, and a stored call adds its own.
 MAX_DEPTH = 30
 #: Integers outside this range are rounded by JavaScript and by some databases' JSON types.
 MAX_INTEGER = 2**63
+#: A call without arguments.
+NO_ARGUMENTS = "[[],{}]"
+
+# Made once: json.dumps makes an encoder for every call, and so does JSONEncoder.encode beneath.
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_decode = json.JSONDecoder().decode
+
+
+def _make_encode() -> Callable[[object], str]:
+    try:
+        chunks = c_make_encoder(None, _encoder.default, encode_basestring, None, ":", ",", False, False, False)
+        if "".join(chunks([1, "a"], 0)) != '[1,"a"]':
+            return _encoder.encode
+    except Exception:  # noqa: BLE001 - another Python's json has none, or another one
+        return _encoder.encode
+    # Without the map of what is being encoded, by which the library finds cycles: there are none any more.
+    return lambda value: "".join(chunks(value, 0))
+
+
+_encode = _make_encode()
 
 
 class NotJson(ValueError):
@@ -30,17 +53,62 @@ def encode(value: object, root: str) -> str:
     Raises:
         NotJson: anything else, a reference to itself, or nesting deeper than 30.
     """
-    return json.dumps(_plain(value, root, 0), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    if _is_plain(value, 0):
+        with contextlib.suppress(TypeError, ValueError):  # another thread changes it at this moment
+            return _encode(value)
+    return _encode(_plain(value, root, 0))
+
+
+def encode_call(args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
+    """Return the arguments of a call as JSON text: a list of a list and a dictionary.
+
+    Raises:
+        NotJson: as `encode`.
+    """
+    if not args and not kwargs:
+        return NO_ARGUMENTS
+    if _is_plain(args, 0) and _is_plain(kwargs, 0):
+        with contextlib.suppress(TypeError, ValueError):
+            return _encode((args, kwargs))
+    return _encode([_plain(args, "args", 0), _plain(kwargs, "kwargs", 0)])
 
 
 def decode(text: str) -> Any:
     """Return a fresh copy of what `encode` was given; tuples have become lists."""
-    return json.loads(text)
+    return _decode(text)
 
 
 def size(text: str) -> int:
     """Return the length of `text` in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode())
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether `_plain` would take `value`: without the paths that only an error needs."""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii() and "\0" not in value)
+    if kind is int:
+        return bool(-MAX_INTEGER <= value < MAX_INTEGER)
+    if value is None or kind is bool:
+        return True
+    if kind is float:
+        return math.isfinite(value)
+    if depth >= MAX_DEPTH:
+        return False
+    if kind is list or kind is tuple:
+        items = value
+    elif kind is dict:
+        items = value.values()
+        for key in value:
+            if type(key) is not str or not key.isascii() or "\0" in key:
+                return False
+    else:
+        return False
+    for item in items:
+        if not _is_plain(item, depth + 1):
+            return False
+    return True
 
 
 def _plain(value: object, path: str, depth: int) -> object:

@@ -5,50 +5,62 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from .cancellation import PATIENCE, CancelToken
 from .clock import Clock
 from .config import PoolConfig
-from .events import Event, Events, Kind
+from .cpu_lane import CpuLane
+from .errors import Rejected
+from .events import FINISHED, Events, RawEvent, about
 from .queue import JobQueue
-from .record import JobRecord, Snapshot
+from .record import JobRecord
 from .retry import RetryBudget
-from .states import JobState, Reason
+from .states import RUNNING, SUCCEEDED, TERMINAL, JobState, Reason
 from .stats import CompletionRate
-from .timer import Timer
-from .worker import Runner, Worker
+from .timer import Timer, TimerEntry
+from .worker import LoopLane, Runner, Worker
+
+if TYPE_CHECKING:
+    from .waiting import Waiter
+
+#: What the store is given of a job; see `Places`.
+Picture = Callable[[JobRecord], Any]
 
 
-@dataclass(slots=True)
 class Effects:
     """What must happen after the lock is released: nothing foreign runs under it."""
 
-    saves: list[Snapshot] = field(default_factory=list)
-    tokens: list[tuple[CancelToken, Reason]] = field(default_factory=list)
-    timers: list[tuple[float, JobRecord, int, Callable[[], object]]] = field(default_factory=list)
-    clears: list[CancelToken] = field(default_factory=list)
-    wake: list[Worker] = field(default_factory=list)
-    spawn: int = 0
-    events: list[Event] = field(default_factory=list)
+    __slots__ = ("calls", "events")
+
+    def __init__(self) -> None:
+        #: Functions and their one argument, called in order.
+        self.calls: list[tuple[Callable[[Any], object], Any]] = []
+        self.events: list[RawEvent] = []
 
 
 class Places:
     """The places of one pool, its lock, and what happens after the lock is released.
 
     Invariants, at every instant the lock is free: every job that holds a place is in `_live` and in exactly one of
-    reserved, queue, delayed, running; `len(_live) <= W + Q`; `_bytes` is the sum of their payloads;
-    `accepted == queued + running + finished`. Lock order: the pool's lock, then the timer's; no other lock is taken
-    under it, and no callback, log call or I/O happens under it.
+    reserved, queue, deferred, delayed, running; `len(_live) <= W + Q`; `_bytes` is the sum of their payloads;
+    `accepted == queued + running + finished`; `len(_running) + len(_ghosts) <= W`. A `resize` to fewer workers lets
+    the last two exceed what they were until jobs end. Lock order: the pool's lock, then the timer's or the CPU lane's;
+    no other lock is taken under it, and no callback, log call or I/O happens under it.
 
     Arguments:
         config: bounds and policies.
         runner: runs a job's code and returns its value.
-        save: takes each new snapshot of a job; must not block.
+        save: takes each new picture of a job; must not block.
+        picture: makes what `save` takes, under the lock.
+        saves_live: whether `save` takes pictures of live jobs too, or of finished ones only.
         clock, timer, events: shared by the pools of a process.
+        loop: runs the code of async jobs; None where there are none.
+        cpu_lane: shared by the pools of a process.
+        here: returns the job (its id as an integer) whose code calls, or None.
         rng: source of jitter.
         threaded: False where nobody but `run_inline` or `take` is to run jobs.
     """
@@ -58,41 +70,69 @@ class Places:
         config: PoolConfig,
         *,
         runner: Runner,
-        save: Callable[[Snapshot], None],
+        save: Callable[[Any], object],
         clock: Clock,
         timer: Timer,
         events: Events,
+        picture: Picture = JobRecord.changes_locked,
+        saves_live: bool = True,
+        loop: LoopLane | None = None,
+        cpu_lane: CpuLane | None = None,
+        here: Callable[[], int | None] = lambda: None,
         rng: random.Random | None = None,
         threaded: bool = True,
     ) -> None:
         self.config = config
         self.clock = clock
+        self._name = config.name
+        self._monotonic = clock.monotonic
+        self._time = clock.time
+        #: W: jobs that may run at once. Read without the lock; `resize` changes it.
+        self.workers = config.workers
         self._runner = runner
         self._save = save
+        self._picture = picture
+        self._saves_live = saves_live
         self._timer = timer
-        self._events = events
+        self._emit = events.emit
+        self._loop = loop
+        self._cpu_lane = cpu_lane or CpuLane()
+        self._here = here
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._threaded = threaded
         self._lock = threading.Lock()
         self._empty = threading.Condition(self._lock)
-        self._live: dict[UUID, JobRecord] = {}
-        self._reserved: dict[UUID, JobRecord] = {}
-        self._delayed: dict[UUID, JobRecord] = {}
-        self._running: dict[UUID, tuple[JobRecord, threading.Thread]] = {}
+        self._joining = 0
+        # Who waits for a place, by priority: see `waiting.Line`.
+        self._line: dict[int, OrderedDict[Waiter, None]] = {}
+        self._live: dict[int, JobRecord] = {}
+        self._reserved: dict[JobRecord, None] = {}
+        self._delayed: dict[JobRecord, None] = {}
+        self._running: dict[JobRecord, threading.Thread | None] = {}
+        # Jobs that were given up while their code ran: their worker is occupied until it ends.
+        self._ghosts: dict[JobRecord, threading.Thread | None] = {}
         self._queue = JobQueue(config.ageing)
+        self._deferred = JobQueue(config.ageing)
         self._bytes = 0
+        self._owners: Counter[str] = Counter()
         self._idle: list[Worker] = []
         self._workers: set[Worker] = set()
         self._spawned = 0
+        self._replaced = 0
+        self._watch: TimerEntry | None = None
         self._budgets: dict[str, RetryBudget] = {}
         self._rate = CompletionRate()
+        self._ends = self._rate.ends
         #: Jobs accepted so far; read without the lock.
         self.accepted = 0
         self._retries = 0
         self._rejected: Counter[str] = Counter()
-        self._finished: Counter[str] = Counter()
+        self._finished: dict[JobState, int] = dict.fromkeys(TERMINAL, 0)
         # Set by a signal handler, hence a plain attribute that is read before the lock and again under it.
         self.draining = False
+        # Paused or Draining where `pause` or `drain` refuses; read without the lock too.
+        self._shut: type[Rejected] | None = None
+        self._paused = False
         self._starting = True
         # No job starts later than this (monotonic seconds): see `confirm_alive`.
         self._fresh_until = float("inf")
@@ -100,24 +140,55 @@ class Places:
         self._horizon: float | None = None
         self._drained: dict[str, list[UUID]] | None = None
 
+        self._stuck_after = config.stuck_after
+        self._max_bytes = config.queue_bytes
+        self._measure_locked()
+
+    def _measure_locked(self) -> None:
+        """Work out below how many live jobs no bound of the queue can matter."""
+        share = min((1.0, *self.config.priority_shares.values()))
+        self._always_free = self.workers + int(self.config.queue_size * share)
+
+    @property
+    def capacity(self) -> int:
+        """Jobs that may be queued or running together: W + Q."""
+        return self.workers + self.config.queue_size
+
+    def _waiting_locked(self) -> int:
+        return len(self._queue) + len(self._deferred) + len(self._delayed)
+
     def _enqueue_locked(self, record: JobRecord, now: float, effects: Effects) -> None:
+        """Let `record` start as soon as there is a worker for it."""
         record.queued_mono = now
         self._queue.push(record, now)
-        if self._idle:
-            effects.wake.append(self._idle.pop())
-        elif len(self._workers) + effects.spawn < self.config.workers:
-            effects.spawn += 1
+        if record.spec.asynchronous:
+            self._launch_locked(effects)
+        elif self._idle:
+            effects.calls.append((_wake, self._idle.pop()))
+        elif len(self._workers) < self.workers and self._threaded and not self._closed:
+            self._spawn_locked(effects)
 
     def _rouse_locked(self, effects: Effects) -> None:
-        """Wake or start as many workers as the queue has use for."""
-        while self._idle and len(effects.wake) < len(self._queue):
-            effects.wake.append(self._idle.pop())
-        missing = min(len(self._queue) - len(effects.wake), self.config.workers - len(self._workers))
-        effects.spawn = max(effects.spawn, missing)
+        """Start, wake or make as much as the queue has use for."""
+        self._launch_locked(effects)
+        wanted = min(len(self._queue), self.workers - len(self._running) - len(self._ghosts))
+        for _ in range(wanted):
+            if self._idle:
+                effects.calls.append((_wake, self._idle.pop()))
+            elif len(self._workers) < self.workers and self._threaded and not self._closed:
+                self._spawn_locked(effects)
+
+    def _spawn_locked(self, effects: Effects) -> None:
+        self._spawned += 1
+        worker = Worker(self, self._spawned)  # type: ignore[arg-type]  # every pool is made of all parts
+        self._workers.add(worker)
+        effects.calls.append((self._start_worker, worker))
 
     def _unqueue_locked(self, record: JobRecord) -> None:
-        if self._delayed.pop(record.id, None) is None:
-            self._queue.remove(record)
+        if record in self._delayed:
+            del self._delayed[record]
+        elif not self._queue.remove(record):
+            self._deferred.remove(record)
 
     def _end_locked(
         self,
@@ -129,102 +200,105 @@ class Places:
         error: BaseException | None = None,
         noted: bool = False,
     ) -> None:
-        now = self.clock.monotonic()
+        """End a live job, give its place back, count the end and tell everybody."""
+        now = self._monotonic()
+        record.finished = wall = self._time()
         ran = 0.0
-        if record.state is JobState.RUNNING:
+        if record.state is RUNNING:
             ran = now - record.started_mono
-            self._running.pop(record.id, None)
-            self._rate.finished(now)
-            if not noted:
-                record.note_attempt_locked(state.value, ran, record.error, self.clock.now())
+            self._running.pop(record, None)
+            self._ends.append(now)
+            if not noted and state is not SUCCEEDED:
+                record.note_attempt_locked(state.value, ran, record.error, wall)
         record.move(state, reason)
-        record.finished_at = self.clock.now()
-        record.run_after = None
         record.payload = None
-        record.stored_call = ([], {})
-        effects.clears.append(record.token)  # its callbacks may have finalizers: never under the lock
-        self._cancel_timers_locked(record)
-        self._conclude_locked(record, effects, ran=ran, error=error)
+        # It has callbacks, or was fired. A ghost is told to stop first, and its token cleared when its code ends.
+        if not record.token.untouched and record not in self._ghosts:
+            effects.calls.append((CancelToken.clear, record.token))  # finalizers may run: never under the lock
+        if record.timer is not None:
+            self._disarm_locked(record)
+        self._conclude_locked(record, effects, ran, error)
 
     def _conclude_locked(
-        self, record: JobRecord, effects: Effects, *, ran: float = 0.0, error: BaseException | None = None
+        self, record: JobRecord, effects: Effects, ran: float = 0.0, error: BaseException | None = None
     ) -> None:
-        """Give the place of an ended job back, count the end and tell everybody."""
-        state, reason = record.state, record.reason
-        self._release_place_locked(record)
-        self._finished[state.value] += 1
+        if self._live.pop(record.key, None) is not None:
+            self._give_back_locked(record, effects)
+        self._finished[record.state] += 1
         if self._drained is not None:
-            outcome = f"{state.value}/{reason.value}" if reason else state.value
+            outcome = f"{record.state.value}/{record.reason.value}" if record.reason else record.state.value
             self._drained.setdefault(outcome, []).append(record.id)
-        record.release_waiters_locked()
-        effects.saves.append(record.changes_locked())
-        effects.events.append(self._event_locked(Kind.JOB_FINISHED, record, reason=reason, ran=ran, error=error))
+        effects.calls.append((self._save, self._picture(record)))
+        if record.waiters is not None:
+            self._release_waiters_locked(record, effects)
+        effects.events.append(about(FINISHED, self._name, record, 0.0, ran, 0.0, error))
 
-    def _release_place_locked(self, record: JobRecord) -> None:
-        if self._live.pop(record.id, None) is not None:
-            self._bytes -= record.payload_bytes
+    def _give_back_locked(self, record: JobRecord, effects: Effects) -> None:
+        """Count the place of a record that has left `_live` as free, and let whoever waits for one have it."""
+        self._bytes -= record.payload_bytes
+        if record.owner_key:
+            self._owners[record.owner_key] -= 1
+            if not self._owners[record.owner_key]:
+                del self._owners[record.owner_key]
+        if self._line:
+            self._place_freed_locked(effects)
+        if self._joining and len(self._live) <= 1:  # the one may be the job that waits for the others
             self._empty.notify_all()
 
-    def _cancel_timers_locked(self, record: JobRecord) -> None:
-        for entry in record.timers:
-            self._timer.cancel(entry)
-        record.timers.clear()
+    def _save_locked(self, record: JobRecord, effects: Effects) -> None:
+        if self._saves_live:
+            effects.calls.append((self._save, self._picture(record)))
+
+    def _release_waiters_locked(self, record: JobRecord, effects: Effects) -> None:
+        if record.waiters is not None:
+            effects.calls += [(_call, waiter) for waiter in record.waiters]
+            record.waiters = None
+
+    def _arm_locked(self, record: JobRecord, due: float, callback: Callable[[JobRecord], object]) -> None:
+        """Call `callback` with `record` at `due` (monotonic), unless it moves on before."""
+        record.timer = self._timer.at(due, callback, record)
+
+    def _disarm_locked(self, record: JobRecord) -> None:
+        if record.timer is not None:
+            self._timer.cancel(record.timer)
+            record.timer = None
 
     def _unstarted_end(self) -> tuple[JobState, Reason]:
         if self.config.on_shutdown == "cancel":
             return JobState.CANCELLED, Reason.SHUTDOWN
         return JobState.ABANDONED, Reason.DRAIN_DEADLINE
 
-    def _event_locked(
-        self,
-        kind: Kind,
-        record: JobRecord,
-        *,
-        reason: Reason = Reason.NONE,
-        waited: float = 0.0,
-        ran: float = 0.0,
-        delay: float = 0.0,
-        error: BaseException | None = None,
-    ) -> Event:
-        return Event(
-            kind=kind,
-            pool=self.config.name,
-            job_id=record.id,
-            job_name=record.spec.name,
-            attempt=record.attempt,
-            state=record.state,
-            reason=reason,
-            waited=waited,
-            ran=ran,
-            delay=delay,
-            error=error,
-        )
-
-    def _apply(self, effects: Effects) -> None:
-        for snapshot in effects.saves:
-            self._save(snapshot)
+    def _fire_all(self, tokens: Sequence[tuple[CancelToken, Reason]]) -> None:
         patience = PATIENCE  # for all of them together: a drain asks every running job at once
-        for token, reason in effects.tokens:
+        for token, reason in tokens:
             began = time.monotonic()
             token.fire(reason, patience)
             patience = max(0.0, patience - (time.monotonic() - began))
-        for token in effects.clears:
-            token.clear()
-        for due, record, version, callback in effects.timers:
-            entry = self._timer.at(due, callback)
-            with self._lock:
-                # Moved on meanwhile (a busy worker took it, somebody cancelled it): a dead timer would keep it alive.
-                if record.version == version:
-                    record.timers.append(entry)
-                else:
-                    self._timer.cancel(entry)
-        for worker in effects.wake:
-            worker.parked.release()
-        for _ in range(effects.spawn):
-            self._spawn()
-        if effects.events:
-            self._events.emit(effects.events)
 
-    def _spawn(self) -> None:
-        """Start one more worker thread."""
+    def _apply(self, effects: Effects) -> None:
+        for function, argument in effects.calls:
+            function(argument)
+        if effects.events:
+            self._emit(effects.events)
+
+    # Done by the parts above ---------------------------------------------------------------------------------------
+
+    def _place_freed_locked(self, effects: Effects) -> None:
+        """Give a freed place to whoever waits for one."""
         raise NotImplementedError
+
+    def _launch_locked(self, effects: Effects) -> None:
+        """Start the jobs at the head of the queue that need no thread."""
+        raise NotImplementedError
+
+    def _start_worker(self, worker: Worker) -> None:
+        """Start the thread of a new worker."""
+        raise NotImplementedError
+
+
+def _wake(worker: Worker) -> None:
+    worker.parked.release()
+
+
+def _call(function: Callable[[], object]) -> None:
+    function()

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 from uuid import UUID
 
 from . import errors
 from .cancellation import CancelToken
+from .clock import moment
 from .payload import printable
 from .spec import JobSpec
-from .states import LIVE, JobState, Reason, check_move
+from .states import LEGAL, LIVE, NO_REASON, QUEUED, RUNNING, SUBMITTED, SUCCEEDED, JobState, Reason, check_move
+
+#: What one attempt came to: its number, start and end (seconds since the epoch), run time, outcome and error.
+Attempt = tuple[int, float, float, float, str, Mapping[str, str] | None]
 
 #: Attempts kept in full; the first ones and the last ones tell the story.
 MAX_ATTEMPTS_KEPT = 20
+
+#: Stands for the token of a job that has not begun: nobody can have it, so nobody can be told to stop by it.
+NEVER_STARTED = CancelToken()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,195 +60,216 @@ class JobRecord:
     """The pool's mutable record of one job. The pool's lock protects every field but `token`.
 
     Places and bytes are held by the record: it is counted from `reserve` to its terminal state, on every path.
+    Moments are seconds since the epoch, those called `mono` seconds on the monotonic clock; dates are made when
+    somebody reads them.
     """
 
+    # What every job has is in slots; what few have is found on the class until it is set, and costs them nothing.
     __slots__ = (
-        "_done",
-        "args_withheld",
+        "__dict__",
         "attempt",
-        "attempts",
-        "batch",
-        "cancel_requested",
-        "correlation_id",
-        "due",
-        "error",
-        "exception",
-        "exception_trace",
-        "failures",
-        "fence",
-        "finished_at",
-        "first_error",
-        "forfeited",
-        "id",
-        "order",
-        "overdue",
+        "ends_mono",
+        "finished",
+        "key",
+        "look_mono",
         "owner_key",
         "payload",
         "payload_bytes",
         "process",
-        "progress",
-        "progress_message",
-        "progress_mono",
         "queued_mono",
         "reason",
         "result",
         "retention",
-        "run_after",
         "spec",
-        "started_at",
+        "special",
+        "started",
         "started_mono",
         "state",
-        "stored_call",
-        "submitted_at",
-        "timers",
+        "submitted",
+        "timer",
         "token",
         "version",
     )
 
+    fence = 1
+    failures = 0
+    batch = ""
+    correlation_id = ""
+    carry: dict[str, Any] | None = None
+    #: The arguments as they may be shown; needed for the INSERT only.
+    stored_call: tuple[Any, Any] | None = None
+    args_withheld = False
+    cancel_requested: Reason | None = None
+    overdue = False
+    forfeited = False
+    #: When queue, run and retries together must be over; the same on the monotonic clock.
+    deadline: float | None = None
+    deadline_mono: float | None = None
+    #: Not before this moment: a deferred start or the next attempt; the same on the monotonic clock.
+    run_after: float | None = None
+    due = 0.0
+    #: What attempts came to that did not succeed.
+    attempts: tuple[Attempt, ...] = ()
+    exception: BaseException | None = None
+    exception_trace: TracebackType | None = None
+    error: dict[str, str] | None = None
+    first_error: dict[str, str] | None = None
+    progress: float | None = None
+    progress_message = ""
+    progress_mono = float("-inf")
+    #: Called when it is over; made by the first that waits, since nobody waits for most jobs.
+    waiters: list[Callable[[], object]] | None = None
+
     def __init__(
         self,
-        *,
-        id: UUID,
-        process: UUID,
+        key: int,
         spec: JobSpec,
         payload: str,
         payload_bytes: int,
-        stored_call: tuple[Any, Any],
-        args_withheld: bool,
-        submitted_at: datetime,
+        submitted: float,
+        process: UUID,
         retention: Mapping[JobState, float],
         owner_key: str = "",
-        batch: str = "",
-        correlation_id: str = "",
     ) -> None:
-        self.id = id
-        self.process = process
+        self.key = key
         self.spec = spec
         self.payload: str | None = payload
         self.payload_bytes = payload_bytes
-        self.stored_call = stored_call
-        self.args_withheld = args_withheld
-        self.owner_key = owner_key
-        self.batch = batch
-        self.correlation_id = correlation_id
+        self.submitted = submitted
+        self.process = process
         self.retention = retention
-        self.state = JobState.SUBMITTED
-        self.reason = Reason.NONE
-        self.fence = 1
+        self.owner_key = owner_key
+        #: Whether something about it must be looked at when it is admitted: an owner, a moment, a request to cancel.
+        self.special = spec.start_deadline is not None or owner_key != ""
+        self.state = SUBMITTED
+        self.reason = NO_REASON
         self.version = 1
         self.attempt = 0
-        self.failures = 0
-        self.attempts: list[dict[str, Any]] = []
-        self.token = CancelToken()
-        self.cancel_requested: Reason | None = None
-        self.overdue = False
-        self.forfeited = False
-        self.submitted_at = submitted_at
-        self.started_at: datetime | None = None
-        self.finished_at: datetime | None = None
-        self.run_after: datetime | None = None
+        #: Of the running attempt: a new one is made when it starts.
+        self.token = NEVER_STARTED
         self.queued_mono = 0.0
+        self.started: float | None = None
         self.started_mono = 0.0
-        self.order = 0.0
-        self.due = 0.0
+        #: When the running attempt must be over, and when somebody must look at it again.
+        self.ends_mono: float | None = None
+        self.look_mono: float | None = None
+        self.finished: float | None = None
         self.result: Any = None
-        self.exception: BaseException | None = None
-        self.exception_trace: TracebackType | None = None
-        self.error: dict[str, str] | None = None
-        self.first_error: dict[str, str] | None = None
-        self.progress: float | None = None
-        self.progress_message = ""
-        self.progress_mono = float("-inf")
-        self.timers: list[Any] = []
-        self._done: threading.Event | None = None
+        #: Of its queued state: the end of its wait, or of its delay.
+        self.timer: Any = None
 
     def __repr__(self) -> str:
         return f"<JobRecord {self.id} {self.spec.name} {self.state.value}>"
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        return UUID(int=self.key)
 
     @property
     def max_attempts(self) -> int:
         """How often the code may be started because of failures."""
         return self.spec.retry.max_attempts if self.spec.retry else 1
 
-    def move(self, state: JobState, reason: Reason = Reason.NONE) -> None:
+    def begin(self, now: float, wall: float) -> None:
+        """Go from queued to running: `move`, written out since every job comes by."""
+        if self.state is not QUEUED:
+            check_move(self.state, RUNNING)
+        self.state = RUNNING
+        self.version += 1
+        self.attempt += 1
+        self.token = CancelToken()
+        self.started = wall
+        self.started_mono = now
+
+    def move(self, state: JobState, reason: Reason = NO_REASON) -> None:
         """Go to `state`, or raise `IllegalMove`."""
-        check_move(self.state, state, reason)
-        self.state, self.reason = state, reason
+        if (self.state, state, reason) not in LEGAL:
+            check_move(self.state, state, reason)
+        self.state = state
+        self.reason = reason
         self.version += 1
 
-    def done_event_locked(self) -> threading.Event:
-        """Return the event of its end; made by the first waiter, since most jobs have none."""
-        if self._done is None:
-            self._done = threading.Event()
-            if self.state.terminal:
-                self._done.set()
-        return self._done
-
-    def release_waiters_locked(self) -> None:
-        """Wake whoever waits for the end."""
-        if self._done is not None:
-            self._done.set()
-
-    def note_attempt_locked(self, outcome: str, ran: float, error: Mapping[str, str] | None, now: datetime) -> None:
+    def note_attempt_locked(self, outcome: str, ran: float, error: Mapping[str, str] | None, now: float) -> None:
         """Keep what one attempt came to."""
-        entry: dict[str, Any] = {
-            "attempt": self.attempt,
-            "started_at": self.started_at.isoformat() if self.started_at else None,
-            "finished_at": now.isoformat(),
-            "ran": round(ran, 6),
-            "outcome": outcome,
-        }
-        if error is not None:
-            entry["error"] = {"type": error["type"], "message": error["message"][:500]}
-        self.attempts.append(entry)
-        if len(self.attempts) > MAX_ATTEMPTS_KEPT:
-            del self.attempts[MAX_ATTEMPTS_KEPT // 2]
+        kept = (*self.attempts, (self.attempt, self.started or now, now, ran, outcome, error))
+        if len(kept) > MAX_ATTEMPTS_KEPT:
+            kept = kept[: MAX_ATTEMPTS_KEPT // 2] + kept[MAX_ATTEMPTS_KEPT // 2 + 1 :]
+        self.attempts = kept
 
     def changes_locked(self) -> Snapshot:
         """Return the columns that change after the INSERT."""
         retain_until = None
-        if self.state.terminal and self.finished_at is not None:
+        if self.finished is not None:
             kept = self.spec.retention if self.spec.retention is not None else self.retention[self.state]
-            retain_until = self.finished_at + timedelta(seconds=kept)
+            retain_until = moment(self.finished + kept)
         values = {
             "state": self.state.value,
             "reason": self.reason.value,
             "live": self.state in LIVE,
             "attempt": self.attempt,
             "failures": self.failures,
-            "attempts": tuple(self.attempts),
+            "attempts": tuple(map(_described, self._all_attempts())),
             "result": self.result,
             "error": self.error,
             "first_error": self.first_error,
             "progress": self.progress,
             "progress_message": self.progress_message,
-            "run_after": self.run_after,
-            "started_at": self.started_at,
-            "finished_at": self.finished_at,
+            "run_after": _date(self.run_after),
+            "started_at": _date(self.started),
+            "finished_at": _date(self.finished),
             "retain_until": retain_until,
         }
         return Snapshot(self.id, self.process, self.fence, self.version, values)
 
+    def _all_attempts(self) -> tuple[Attempt, ...]:
+        if self.state is not SUCCEEDED or self.finished is None or self.started is None:
+            return self.attempts
+        ran = self.finished - self.started
+        return (*self.attempts, (self.attempt, self.started, self.finished, ran, "succeeded", None))
+
     def first_row(self) -> Snapshot:
         """Return every column of the INSERT: the job as queued, at version 1."""
-        args, kwargs = self.stored_call
+        args, kwargs = self.stored_call or ([], {})
+        spec = self.spec
         values = {
             "state": JobState.QUEUED.value,
-            "name": self.spec.name,
-            "pool": self.spec.pool,
-            "priority": self.spec.priority,
+            "name": spec.name,
+            "pool": spec.pool,
+            "priority": spec.priority,
             "owner_key": self.owner_key,
             "args": args,
             "kwargs": kwargs,
             "args_withheld": self.args_withheld,
             "payload_bytes": self.payload_bytes,
             "max_attempts": self.max_attempts,
-            "timeout": self.spec.timeout,
-            "start_by": self.submitted_at + timedelta(seconds=self.spec.start_deadline)
-            if self.spec.start_deadline is not None
-            else None,
+            "timeout": spec.timeout,
+            "run_after": _date(self.run_after),
+            "start_by": None
+            if spec.start_deadline is None
+            else moment((self.run_after or self.submitted) + spec.start_deadline),
+            "deadline": _date(self.deadline),
             "batch": self.batch or None,
+            "carry": self.carry or {},
             "correlation_id": self.correlation_id or None,
-            "submitted_at": self.submitted_at,
+            "submitted_at": moment(self.submitted),
         }
         return Snapshot(self.id, self.process, self.fence, 1, values)
+
+
+def _date(seconds: float | None) -> datetime | None:
+    return None if seconds is None else moment(seconds)
+
+
+def _described(attempt: Attempt) -> dict[str, Any]:
+    number, started, finished, ran, outcome, error = attempt
+    entry: dict[str, Any] = {
+        "attempt": number,
+        "started_at": moment(started).isoformat(),
+        "finished_at": moment(finished).isoformat(),
+        "ran": round(ran, 6),
+        "outcome": outcome,
+    }
+    if error is not None:
+        entry["error"] = {"type": error["type"], "message": error["message"][:500]}
+    return entry

@@ -30,6 +30,9 @@ class JobState(StrEnum):
     ABANDONED = "abandoned", "Accepted but given up by the pool: a drain ran out of time or its process was lost."
     HANDED_OVER = "handed_over", "Owned by a durable engine, which ends it."
 
+    # That of the text: Enum's own is written in Python, and states are looked up several times per job.
+    __hash__ = str.__hash__
+
     @property
     def terminal(self) -> bool:
         """Whether none of the job's code is still running and nothing will change any more."""
@@ -43,6 +46,8 @@ class JobState(StrEnum):
 
 class Reason(StrEnum):
     """Why a job is in its terminal state; the codes are part of the contract and never change meaning."""
+
+    __hash__ = str.__hash__
 
     NONE = ""
     ERROR = "error"
@@ -84,7 +89,15 @@ MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.SUBMITTED: frozenset({JobState.QUEUED, JobState.REJECTED}),
     JobState.REJECTED: frozenset(),
     JobState.QUEUED: frozenset(
-        {JobState.QUEUED, JobState.RUNNING, JobState.CANCELLED, JobState.ABANDONED, JobState.HANDED_OVER}
+        # Failed: a retry whose deadline passes while it waits.
+        {
+            JobState.QUEUED,
+            JobState.RUNNING,
+            JobState.FAILED,
+            JobState.CANCELLED,
+            JobState.ABANDONED,
+            JobState.HANDED_OVER,
+        }
     ),
     JobState.RUNNING: frozenset(
         {JobState.QUEUED, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.ABANDONED}
@@ -97,6 +110,14 @@ MOVES: Mapping[JobState, frozenset[JobState]] = {
 }
 
 LIVE = frozenset({JobState.QUEUED, JobState.RUNNING})
+
+#: Every legal move with every reason it may have, for a look-up in one step.
+LEGAL = frozenset((old, new, reason) for old, news in MOVES.items() for new in news for reason in REASONS[new])
+
+# The members that every job meets, by a name of their own: finding one on its enum takes Python longer than anything
+# that is done with it.
+SUBMITTED, QUEUED, RUNNING, SUCCEEDED = JobState.SUBMITTED, JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED
+NO_REASON, TIMED_OUT = Reason.NONE, Reason.TIMEOUT
 
 
 class IllegalMove(RuntimeError):

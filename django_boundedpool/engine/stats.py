@@ -12,19 +12,33 @@ class PoolStats:
     """A pool at one instant. Ages are seconds.
 
     `accepted == queued + running + sum(finished.values())` always holds.
+
+    Attributes:
+        workers: jobs that may run at once.
+        threads: worker threads there are.
+        given_up: jobs that ended on paper while their code still occupies a worker.
+        stuck: jobs past their time-out, or past STUCK_AFTER.
+        replaced: worker threads that died and were replaced.
+        queued: jobs that wait, `delayed` of them for a moment to come.
+        reserved: places of submits that are not accepted yet.
+        waiting: submits that wait for a place.
     """
 
     pool: str
     workers: int
     threads: int
     running: int
+    given_up: int
     stuck: int
+    replaced: int
     queue_size: int
     queued: int
     delayed: int
     reserved: int
+    waiting: int
     queue_bytes: int
     oldest_age: float
+    paused: bool
     draining: bool
     accepted: int
     rejected: Mapping[str, int]
@@ -38,18 +52,15 @@ class CompletionRate:
     WINDOW = 60.0
 
     def __init__(self) -> None:
-        self._ends: deque[float] = deque(maxlen=128)
-
-    def finished(self, now: float) -> None:
-        """Count one end."""
-        self._ends.append(now)
+        #: When the latest jobs ended, on the monotonic clock; appended to.
+        self.ends: deque[float] = deque(maxlen=128)
 
     def per_second(self, now: float) -> float | None:
         """Return the rate, or None while too few jobs ended to know one."""
-        while self._ends and self._ends[0] < now - self.WINDOW:
-            self._ends.popleft()
-        if len(self._ends) < 2:
+        while self.ends and self.ends[0] < now - self.WINDOW:
+            self.ends.popleft()
+        if len(self.ends) < 2:
             return None
         # Up to now, not to the last end: a pool that stopped finishing must not keep its old rate.
-        span = now - self._ends[0]
-        return (len(self._ends) - 1) / span if span > 0 else None
+        span = now - self.ends[0]
+        return (len(self.ends) - 1) / span if span > 0 else None

@@ -17,11 +17,12 @@ logger = logging.getLogger("django_boundedpool.engine")
 class TimerEntry:
     """One callback due at a monotonic moment."""
 
-    __slots__ = ("callback", "due")
+    __slots__ = ("argument", "callback", "due")
 
-    def __init__(self, due: float, callback: Callable[[], object] | None) -> None:
+    def __init__(self, due: float, callback: Callable[..., object] | None, argument: object) -> None:
         self.due = due
         self.callback = callback
+        self.argument = argument
 
 
 class Timer:
@@ -48,9 +49,9 @@ class Timer:
         with self._condition:
             return len(self._heap) - self._cancelled
 
-    def at(self, due: float, callback: Callable[[], object]) -> TimerEntry:
-        """Run `callback` once the clock's monotonic time reaches `due`."""
-        entry = TimerEntry(due, callback)
+    def at(self, due: float, callback: Callable[..., object], argument: object = None) -> TimerEntry:
+        """Run `callback`, with `argument` unless that is None, once the clock's monotonic time reaches `due`."""
+        entry = TimerEntry(due, callback, argument)
         with self._condition:
             heapq.heappush(self._heap, (due, next(self._numbers), entry))
             if self._heap[0][2] is entry:
@@ -77,7 +78,7 @@ class Timer:
         with self._condition:
             if entry.callback is None:
                 return
-            entry.callback = None
+            entry.callback = entry.argument = None
             self._cancelled += 1
             # Dead entries are dropped in bulk once they are the majority: memory stays proportional to the live.
             if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
@@ -90,15 +91,19 @@ class Timer:
         count = 0
         while True:
             with self._condition:
-                callback = self._pop_due_locked()
-            if callback is None:
+                due = self._pop_due_locked()
+            if due is None:
                 return count
             count += 1
+            callback, argument = due
             try:
-                callback()
+                if argument is None:
+                    callback()
+                else:
+                    callback(argument)
             except BaseException:
                 logger.exception("A timer callback failed.")
-            del callback
+            del due, callback, argument  # they may be the last to know a job
 
     def stop(self, timeout: float = 5.0) -> None:
         """End the thread; entries still waiting are dropped."""
@@ -116,7 +121,7 @@ class Timer:
         context = contextvars.Context()
         return threading.Thread(target=context.run, args=(self._loop,), name="boundedpool-timer", daemon=True)
 
-    def _pop_due_locked(self) -> Callable[[], object] | None:
+    def _pop_due_locked(self) -> tuple[Callable[..., object], object] | None:
         now = self._clock.monotonic()
         while self._heap:
             due, _, entry = self._heap[0]
@@ -125,8 +130,9 @@ class Timer:
                 self._cancelled -= 1
             elif due <= now:
                 heapq.heappop(self._heap)
-                callback, entry.callback = entry.callback, None
-                return callback
+                callback, argument = entry.callback, entry.argument
+                entry.callback = entry.argument = None
+                return callback, argument
             else:
                 return None
         return None

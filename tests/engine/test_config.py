@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_boundedpool.engine.config import POOL_KEYS, PoolConfig, read_options, read_pools, refuse
+from django_boundedpool.engine.config import POOL_KEYS, PoolConfig, read_options, read_pools, refuse, seconds
 from django_boundedpool.engine.errors import ConfigurationError
 from django_boundedpool.engine.states import JobState
 
@@ -60,10 +60,103 @@ def test_durations_may_be_timedeltas():
     assert configs["default"].timeout == 120
 
 
-@pytest.mark.parametrize("key", ["SHED", "PERSIST", "OWNER_LIMIT", "PRIORITY_SHARES", "WAIT", "CARRY", "HAND_OVER_TO"])
-def test_a_feature_that_is_not_built_yet_says_so(key):
-    fault = only_fault({key: {"SHED": True, "PERSIST": "memory", "PRIORITY_SHARES": {-1: 0.8}}.get(key, 3)})
+@pytest.mark.parametrize(
+    ("key", "value"), [("HAND_OVER_TO", "alias"), ("OVERFLOW", "hand_over"), ("ADOPT_WITHIN", 60), ("LINGER", 1)]
+)
+def test_a_feature_that_is_not_built_yet_says_so(key, value):
+    fault = only_fault({key: value})
     assert "does not have that feature yet" in fault.remedy
+
+
+def test_only_the_default_of_a_feature_that_is_not_built_yet_is_taken():
+    defaults = {"HAND_OVER_TO": None, "OVERFLOW": "reject", "ADOPT_WITHIN": 3600, "LINGER": 0.05}
+    configs, faults = read_pools({"default": defaults})
+    assert not faults
+    assert configs["default"] == PoolConfig()
+
+
+@pytest.mark.parametrize("persist", ["commit", "memory"])
+def test_rows_are_written_at_commit_or_never(persist):
+    configs, faults = read_pools({"default": {"PERSIST": persist}})
+    assert not faults
+    assert configs["default"].persist == persist
+
+
+@pytest.mark.parametrize("value", [None, True, "", "disk", 5])
+def test_an_unknown_way_to_persist_is_refused(value):
+    assert only_fault({"PERSIST": value}).remedy == "give 'commit' or 'memory'."
+
+
+def test_rows_that_follow_later_are_not_built_yet_and_say_so():
+    assert "does not have 'behind' yet" in only_fault({"PERSIST": "behind"}).remedy
+
+
+def test_priority_shares_are_read_as_given():
+    configs, faults = read_pools({"default": {"PRIORITY_SHARES": {-1: 0.8, -50: 0, 100: 1}}})
+    assert not faults
+    assert dict(configs["default"].priority_shares) == {-1: 0.8, -50: 0.0, 100: 1.0}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 0.8, [(-1, 0.8)], {-101: 0.5}, {101: 0.5}, {True: 0.5}, {"-1": 0.5}, {-1: 1.01}, {-1: -0.1}, {-1: True},
+     {-1: "0.8"}, {-1: float("nan")}],
+)  # fmt: skip
+def test_priority_shares_that_cannot_work_are_refused(value):
+    assert "such as {-1: 0.8}" in only_fault({"PRIORITY_SHARES": value}).remedy
+
+
+@pytest.mark.parametrize("value", [None, 1, 0, "yes"])
+def test_shed_is_true_or_false(value):
+    assert only_fault({"SHED": value}).remedy == "give True or False."
+    assert read_pools({"default": {"SHED": True}})[0]["default"].shed is True
+
+
+@pytest.mark.parametrize("value", [-0.1, 3601, None, True, "5", float("nan"), timedelta(days=1)])
+def test_a_wait_is_at_most_an_hour(value):
+    assert "from 0 seconds to 3600 seconds" in only_fault({"WAIT": value}).remedy
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 3600, timedelta(seconds=2)])
+def test_a_wait_is_seconds_or_a_timedelta(value):
+    configs, faults = read_pools({"default": {"WAIT": value}})
+    assert not faults
+    assert configs["default"].wait == seconds(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "5", 1_000_001])
+def test_an_owner_limit_is_a_whole_number_or_none(value):
+    assert only_fault({"OWNER_LIMIT": value}).remedy == "give a whole number from 1 to 1000000, or None."
+
+
+@pytest.mark.parametrize("value", [None, 1, 1_000_000])
+def test_an_owner_limit_may_be_none(value):
+    configs, faults = read_pools({"default": {"OWNER_LIMIT": value}})
+    assert not faults
+    assert configs["default"].owner_limit == value
+
+
+@pytest.mark.parametrize("value", [-1, None, "1h", 367 * 86400, float("inf")])
+def test_a_deferral_is_at_most_a_year(value):
+    assert "to 366 days" in only_fault({"MAX_DEFER": value}).remedy
+
+
+def test_no_deferral_at_all_may_be_asked_for():
+    configs, faults = read_pools({"default": {"MAX_DEFER": 0}})
+    assert not faults
+    assert configs["default"].max_defer == 0
+
+
+@pytest.mark.parametrize("value", [3, None, "project.carriers.tenant", ["tenant"], [3], {"project.tenant": 1}])
+def test_carriers_are_dotted_paths(value):
+    assert "such as ('project.carriers.tenant',)" in only_fault({"CARRY": value}).remedy
+
+
+@pytest.mark.parametrize("given", [[], (), ["project.tenant"], ("project.tenant", "project.trace")])
+def test_carriers_may_be_a_list_or_a_tuple(given):
+    configs, faults = read_pools({"default": {"CARRY": given}})
+    assert not faults
+    assert configs["default"].carry == tuple(given)
 
 
 def test_every_documented_key_is_known():
@@ -135,7 +228,7 @@ def test_a_key_of_a_pool_among_the_options_is_sent_to_the_pool():
     assert fault.remedy == "WORKERS belongs into BOUNDED_POOLS['default']."
 
 
-@pytest.mark.parametrize("typo", ["SHEDD", "LINGERS", "OVERFLOWS", "WAITS"])
+@pytest.mark.parametrize("typo", ["LINGERS", "OVERFLOWS", "HAND_OVER_TOO", "ADOPT_WITHINN"])
 def test_a_key_that_is_not_built_yet_is_no_suggestion(typo):
     assert typo[:-1] not in only_fault({typo: 1}).remedy
 

@@ -10,7 +10,7 @@ from django_boundedpool.engine.errors import Draining
 from django_boundedpool.engine.retry import Retry
 from django_boundedpool.engine.states import JobState, Reason
 
-from .builders import Bench
+from .builders import Bench, until
 
 
 @pytest.fixture
@@ -210,15 +210,15 @@ def test_a_move_that_a_raising_signal_handler_tore_in_two_is_completed(make):
     bench = make(workers=1)
     never_queued = bench.record()
     bench.pool.reserve(never_queued)
-    bench.pool._reserved.pop(never_queued.id)
+    del bench.pool._reserved[never_queued]
     never_woken = bench.record()
     bench.pool.reserve(never_woken)
-    bench.pool._reserved.pop(never_woken.id)
+    del bench.pool._reserved[never_woken]
     never_woken.state = JobState.QUEUED
     bench.pool._queue.push(never_woken, bench.clock.monotonic())
     cancelled = bench.record()
     bench.pool.reserve(cancelled)
-    bench.pool._reserved.pop(cancelled.id)
+    del bench.pool._reserved[cancelled]
     cancelled.cancel_requested = Reason.USER
     run_drain(bench, limited=False)
     assert [record.state for record in (never_queued, never_woken, cancelled)] == [
@@ -227,6 +227,28 @@ def test_a_move_that_a_raising_signal_handler_tore_in_two_is_completed(make):
         JobState.CANCELLED,
     ]
     assert not bench.pool._live
+
+
+def test_a_handing_over_that_a_raising_signal_handler_tore_in_two_is_completed(make, monkeypatch):
+    """As if the exception had come before the wake-up of the worker that had been given the job."""
+    bench = make(workers=1)
+    assert bench.pool.done_event(bench.submit()).wait(10)
+    until(lambda: bench.pool._idle)
+    (worker,) = bench.pool._workers
+
+    class Torn:
+        def release(self):
+            raise KeyboardInterrupt
+
+    parked, record = worker.parked, bench.record()
+    worker.parked = Torn()
+    with pytest.raises(KeyboardInterrupt):
+        bench.pool.admit(record)
+    worker.parked = parked
+    assert not record.state.terminal
+    bench.pool.begin_drain(None)
+    assert bench.pool.wait_empty(5)
+    assert record.state is JobState.SUCCEEDED
 
 
 def test_L08_fifty_threads_submit_while_the_pool_drains(make):
@@ -258,3 +280,17 @@ def test_L08_fifty_threads_submit_while_the_pool_drains(make):
             assert outcome.state is JobState.SUCCEEDED
     stats = bench.pool.stats()
     assert stats.accepted == sum(stats.finished.values())
+
+
+@pytest.mark.parametrize("policy", ["run", "cancel"])
+def test_what_waits_in_a_paused_pool_is_given_up_by_a_drain_that_nothing_limits(policy):
+    bench = Bench(workers=1, queue_size=9, on_shutdown=policy)
+    running = bench.submit(retry=Retry(max_attempts=3))
+    assert bench.take() is running
+    bench.pool.pause()
+    waiting, deferred = bench.submit(), bench.submit(run_after=5)
+    bench.pool.begin_drain(None)
+    assert {waiting.state, deferred.state} == {JobState.CANCELLED if policy == "cancel" else JobState.ABANDONED}
+    bench.pool.attempt_raised(running, ValueError("again"))
+    assert running.state is JobState.ABANDONED
+    assert bench.pool.wait_empty(0)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -103,7 +103,7 @@ def test_cancel_answers_although_a_callback_and_a_listener_raise_an_interruption
     record = bench.submit()
     bench.take()
     record.token.on_fire(record.token.check)
-    bench.pool._events.subscribe(raiser(JobInterrupted(Reason.USER)))
+    bench.events_hub.subscribe(raiser(JobInterrupted(Reason.USER)))
     assert bench.pool.cancel(record.id, Reason.USER) == "requested"
 
 
@@ -131,18 +131,19 @@ def test_callback_that_raises_does_not_hurry_a_drain(make: Callable[..., Bench])
     report = drain([bench.pool], reason="test", began=lambda: began, hurry=lambda: False, flush=lambda timeout: True)
     assert not report.hurried
     assert [record.token.reason for record in records] == [Reason.SHUTDOWN] * 2
-    assert [attempt["outcome"] for record in records for attempt in record.attempts] == ["abandoned"] * 2
+    attempts = [attempt for record in records for attempt in bench.last(record)["attempts"]]
+    assert [attempt["outcome"] for attempt in attempts] == ["abandoned"] * 2
 
 
 @ANYTHING
 def test_workers_outlive_whatever_a_listener_raises(make: Callable[..., Bench], error: BaseException) -> None:
     bench = make(workers=1)
 
-    def listener(event: Event) -> None:
+    def listener(events: Sequence[Event]) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise error
 
-    bench.pool._events.subscribe(listener)
+    bench.events_hub.subscribe(listener)
     for _ in range(3):
         assert bench.pool.done_event(bench.submit()).wait(10)
     (worker,) = bench.pool._workers
@@ -192,7 +193,7 @@ def test_end_that_a_raising_signal_handler_tore_in_two_is_completed(monkeypatch:
     record, other = bench.submit(), bench.submit()
     event = bench.pool.done_event(record)
     with monkeypatch.context() as patch:
-        patch.setattr(Pool, "_cancel_timers_locked", raiser(SystemExit(143)))
+        patch.setattr(Pool, "_conclude_locked", raiser(SystemExit(143)))
         with pytest.raises(SystemExit):
             bench.pool.cancel(record.id, Reason.USER)
     assert not event.is_set()
@@ -209,7 +210,7 @@ def test_end_that_was_torn_in_two_is_counted_once(monkeypatch: pytest.MonkeyPatc
     bench = Bench()
     record = bench.submit()
     with monkeypatch.context() as patch:
-        patch.setattr(Pool, "_cancel_timers_locked", raiser(SystemExit()))
+        patch.setattr(Pool, "_conclude_locked", raiser(SystemExit()))
         with pytest.raises(SystemExit):
             bench.pool.cancel(record.id, Reason.USER)
     bench.pool.begin_drain(None)

@@ -5,15 +5,12 @@ import json
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import pytest
 
-from django_boundedpool.engine.ids import uuid7
 from django_boundedpool.engine.retry import Retry
 from django_boundedpool.engine.states import JobState
-from django_boundedpool.engine.timer import TimerEntry
 
 from .builders import Bench
 
@@ -55,26 +52,6 @@ def test_locals_of_a_failed_attempt_are_gone_at_once(spec: dict[str, Retry], sta
     assert record.state is state
     assert kept[0]() is None
     assert "deeper" in bench.last(record)["error"]["traceback"]
-
-
-@pytest.mark.parametrize("meanwhile", ["it ends", "it is dropped"])
-def test_timer_that_is_set_after_its_job_has_moved_on_is_dropped(
-    monkeypatch: pytest.MonkeyPatch, meanwhile: str
-) -> None:
-    """A busy worker may be faster than the submit that sets the start deadline: for hours the timer would keep it."""
-    bench = Bench()
-    real = bench.timer.at
-    drop = partial(bench.pool.forfeit, uuid7())
-    steps: Iterator[Callable[[], object]] = iter([bench.run_next if meanwhile == "it ends" else drop])
-
-    def at(due: float, callback: Callable[[], object]) -> TimerEntry:
-        next(steps, lambda: None)()
-        return real(due, callback)
-
-    monkeypatch.setattr(bench.timer, "at", at)
-    record = bench.submit(start_deadline=3600.0)
-    assert record.state.terminal
-    assert len(bench.timer) == 0
 
 
 FORK = """

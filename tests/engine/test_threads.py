@@ -36,7 +36,7 @@ def test_O01_ten_thousand_submits_against_a_blocked_pool(bench):
     bench.submit(lambda: (started.set(), release.wait(30)) and None, store_result=False)
     assert started.wait(10)
     accepted, refused, slowest = 1, 0, 0.0
-    bench.pool._events._listeners = ()  # the bench keeps every event; the pool itself keeps none
+    bench.events_hub._listeners = ()  # the bench keeps every event; the pool itself keeps none
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for _ in range(10_000):

@@ -1,0 +1,45 @@
+"""How long a thread of this process waits for its turn at the interpreter's lock."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .clock import Clock
+from .timer import Timer
+
+#: Time between two measurements, and how many of them a reading looks back over. Seconds, number.
+EVERY = 1.0
+KEPT = 10
+
+
+class LagProbe:
+    """Measures how late the timer's thread runs what is due.
+
+    A thread that wakes must get the lock from whoever computes, which takes one switch interval (5 ms) per thread that
+    does. That is what each request of the process waits for as well, at each of its own wake-ups. Safe from any thread.
+    """
+
+    def __init__(self, clock: Clock, timer: Timer) -> None:
+        self._clock = clock
+        self._timer = timer
+        self._lags: deque[float] = deque(maxlen=KEPT)
+        self._due: float | None = None
+
+    def start(self) -> None:
+        """Begin to measure, once."""
+        if self._due is None:
+            self._again()
+
+    @property
+    def seconds(self) -> float:
+        """The longest lag of the last ten seconds, 0 if none was measured."""
+        return max(tuple(self._lags), default=0.0)
+
+    def _again(self) -> None:
+        self._due = self._clock.monotonic() + EVERY
+        self._timer.at(self._due, self._measure)
+
+    def _measure(self) -> None:
+        if self._due is not None:
+            self._lags.append(max(0.0, self._clock.monotonic() - self._due))
+        self._again()
