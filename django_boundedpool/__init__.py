@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .handles import JobHandle
     from .http.permissions import get_job_or_404
     from .http.responses import accepted, overload_responses
-    from .jobs import JobFunction, job
+    from .jobs import JobFunction, job, submit_many
     from .lifecycle.runtime import pools
 
 _HOMES = {
@@ -77,6 +77,7 @@ _HOMES = {
     "get_job_or_404": "http.permissions",
     "JobFunction": "jobs",
     "job": "jobs",
+    "submit_many": "jobs",
     "pools": "lifecycle.runtime",
 }
 
@@ -114,6 +115,7 @@ __all__ = [
     "job",
     "overload_responses",
     "pools",
+    "submit_many",
 ]
 
 

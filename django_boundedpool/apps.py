@@ -17,6 +17,7 @@ class BoundedPoolConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks, context, signals
+        from .engine.worker import Runners
         from .lifecycle.runtime import install
         from .observability import install as install_observability
 
@@ -24,4 +25,4 @@ class BoundedPoolConfig(AppConfig):
         checks.register_all()
         signals.connect()
         install_observability()
-        install(context.run)
+        install(Runners(context.run, context.arun, context.current_key))

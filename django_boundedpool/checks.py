@@ -5,6 +5,7 @@ boundedpool.E001          a setting has an unknown key, a wrong type or an impos
 boundedpool.E002          a job names a pool that BOUNDED_POOLS does not have
 boundedpool.E003          the option AUTHORIZE names nothing that can be called
 boundedpool.E004          the jobs would be stored in an in-memory SQLite database, which threads cannot share
+boundedpool.E005          CARRY names something that is no carrier
 boundedpool.W001          OverloadMiddleware is not installed: a full pool answers 500
 boundedpool.W002          the urls are not included: nobody can poll a job
 boundedpool.W003          a job has no time-out, neither its own nor its pool's
@@ -14,6 +15,7 @@ boundedpool.W006          jobs run inline although DEBUG is off
 boundedpool.W007          a retention of less than 60 seconds: results vanish before they are polled
 boundedpool.W008          as E004, in a test run, where Django itself makes the database one in memory
 boundedpool.W009          a setting is named almost as one of ours, which nothing reads
+boundedpool.W010          WAIT with ATOMIC_REQUESTS: views have a transaction open, in which no submit waits
 ========================  ================================================================================
 """
 
@@ -31,7 +33,7 @@ from django.db import connections
 from django.urls import NoReverseMatch, reverse
 from django.utils.module_loading import import_string
 
-from . import conf
+from . import carry, conf
 from .jobs import MIDDLEWARE, registered
 from .store import writes
 
@@ -46,7 +48,7 @@ Check = Callable[..., Sequence[CheckMessage]]
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """E001, E003, W006, W007, W009: what the two settings themselves say."""
+    """E001, E003, E005, W006, W007, W009: what the two settings themselves say."""
     configs, faults = conf.pool_configs()
     options, more = conf.process_options()
     messages: list[CheckMessage] = [
@@ -79,6 +81,14 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         if name.isupper() and name not in SETTINGS and (meant := difflib.get_close_matches(name, SETTINGS, 1, 0.78))
     ]
     for config in configs.values():
+        messages += [
+            Error(
+                f"BOUNDED_POOLS[{config.name!r}]['CARRY']: {fault[:1].upper()}{fault[1:]}",
+                hint="Give the dotted path of an object at module level with capture() and restore(value).",
+                id="boundedpool.E005",
+            )
+            for fault in carry.check(config.carry)
+        ]
         short = [f"{state.value} ({kept:g} s)" for state, kept in config.retention.items() if kept < 60]
         if short:
             messages.append(
@@ -132,8 +142,20 @@ def _job_messages() -> Iterator[CheckMessage]:
 
 
 def check_project(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """W001, W002: what the rest of the project lacks."""
+    """W001, W002, W010: what the rest of the project lacks, or has that does not go together."""
     messages: list[CheckMessage] = []
+    configs, _faults = conf.pool_configs()
+    waiting = [repr(name) for name, config in configs.items() if config.wait > 0]
+    atomic = [repr(alias) for alias, values in connections.settings.items() if values.get("ATOMIC_REQUESTS")]
+    if waiting and atomic:
+        messages.append(
+            Warning(
+                f"WAIT of pool {', '.join(waiting)} has no effect in views: database {', '.join(atomic)} has "
+                "ATOMIC_REQUESTS, and inside a transaction no submit waits.",
+                hint="Decorate submitting views with @transaction.non_atomic_requests, or leave WAIT out.",
+                id="boundedpool.W010",
+            )
+        )
     if not any(map(_answers_overload, settings.MIDDLEWARE)):
         messages.append(
             Warning(
@@ -180,8 +202,9 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
                 id="boundedpool.E001",
             )
         ]
-    if options.inline:
-        return []  # jobs run on the caller's own connection
+    configs, _more = conf.pool_configs()
+    if options.inline or all(config.persist == "memory" for config in configs.values()):
+        return []  # jobs run on the caller's own connection, or are stored nowhere
     connection = connections[alias]
     values = connections.settings[alias]
     messages: list[CheckMessage] = []
@@ -206,7 +229,6 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
             )
     size = _pool_size(values["OPTIONS"].get("pool"))
     if size is not None:
-        configs, _more = conf.pool_configs()
         workers = sum(config.workers for config in configs.values())
         if workers + OWN_CONNECTIONS > size:
             messages.append(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 import logging
 import math
@@ -13,10 +15,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.core.cache import caches
-from django.db import close_old_connections, connections, reset_queries
-from django.utils import timezone, translation
+from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connections
+from django.utils import timezone
 
+from . import carry, surroundings
 from .engine import payload
 from .engine.errors import JobInterrupted
 from .engine.pool import Pool
@@ -30,34 +34,56 @@ _current: ContextVar[JobContext | None] = ContextVar("boundedpool_job", default=
 
 #: Longest stored progress message, in characters.
 MESSAGE_LENGTH = 255
+#: The payload of a call without arguments.
+NO_ARGUMENTS = "[[],{}]"
 
 
 class JobContext:
-    """One attempt of a job, from inside. Safe from any thread the job starts; worthless after the attempt.
+    """One attempt of a job, from inside. Safe from any thread the job starts; worthless after the attempt."""
 
-    Attributes:
-        job_id: the job's id.
-        name: the registered name of the job.
-        pool: the name of its pool.
-        attempt: which start of its code this is, from 1.
-        max_attempts: how many failures end it.
-        owner_key: text of the owner's primary key, "" for nobody.
-        correlation_id: id of what caused the job, "" if none was given.
-    """
+    __slots__ = ("__weakref__", "_attempt", "_outside", "_pool", "_record", "_token")
 
     def __init__(self, record: JobRecord, pool: Pool) -> None:
-        self.job_id: UUID = record.id
-        self.name = record.spec.name
-        self.pool = record.spec.pool
-        self.attempt = record.attempt
-        self.max_attempts = record.max_attempts
-        self.owner_key = record.owner_key
-        self.correlation_id = record.correlation_id
-        self._token = record.token
         self._record = record
         self._pool = pool
+        self._attempt = record.attempt
+        self._token = record.token
         self._outside = False
-        self._ends = None if record.spec.timeout is None else record.started_mono + record.spec.timeout
+
+    @property
+    def job_id(self) -> UUID:
+        """The job's id."""
+        return self._record.id
+
+    @property
+    def name(self) -> str:
+        """The registered name of the job."""
+        return self._record.spec.name
+
+    @property
+    def pool(self) -> str:
+        """The name of its pool."""
+        return self._record.spec.pool
+
+    @property
+    def attempt(self) -> int:
+        """Which start of its code this is, from 1."""
+        return self._attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many failures end it."""
+        return self._record.max_attempts
+
+    @property
+    def owner_key(self) -> str:
+        """Text of the owner's primary key, "" for nobody."""
+        return self._record.owner_key
+
+    @property
+    def correlation_id(self) -> str:
+        """Id of what caused the job, "" if none was given."""
+        return self._record.correlation_id
 
     @property
     def cancelled(self) -> bool:
@@ -71,20 +97,31 @@ class JobContext:
 
     @property
     def deadline(self) -> datetime | None:
-        """The moment of this attempt's time-out, or None."""
+        """The moment at which this attempt must be over, by its time-out or the job's own deadline, or None."""
         left = self.remaining()
         return None if left is None else timezone.now() + timedelta(seconds=left)
 
     def remaining(self) -> float | None:
-        """Return the seconds until this attempt's time-out (0 when it has passed), or None without one."""
-        return None if self._ends is None else max(0.0, self._ends - self._pool.clock.monotonic())
+        """Return the seconds until `deadline` (0 when it has passed), or None without one."""
+        ends = self._record.ends_mono
+        return None if ends is None else max(0.0, ends - self._pool.clock.monotonic())
 
     def check(self) -> None:
         """Raise `JobInterrupted` if the job was asked to stop; otherwise return at once."""
         self._token.check()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for `seconds`, but raise `JobInterrupted` at once when the job is asked to stop."""
+        """Sleep for `seconds`, but raise `JobInterrupted` at once when the job is asked to stop.
+
+        Raises:
+            SynchronousOnlyOperation: on a running event loop, which it would block; await `asyncio.sleep` there.
+        """
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise SynchronousOnlyOperation(
+                "context.sleep() would block the event loop; use `await asyncio.sleep(...)`, which a request to stop "
+                "interrupts as well."
+            )
         self._token.sleep(seconds)
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
@@ -132,70 +169,105 @@ class JobContext:
             headers["X-Job-Remaining-Seconds"] = f"{left:.3f}"
         if self.correlation_id:
             headers["X-Correlation-Id"] = self.correlation_id
+        if parent := (self._record.carry or {}).get("traceparent"):
+            headers["traceparent"] = parent
         return headers
 
 
 def current_job() -> JobContext | None:
-    """Return the context of the job that runs in this thread, or None outside of one."""
+    """Return the context of the job that runs here, or None outside of one.
+
+    Works in the job's thread or task, and in the tasks and threads that it starts with asyncio or asgiref.
+    """
     return _current.get()
 
 
+def current_key() -> int | None:
+    """Return the id of the job that runs here as an integer, or None outside of one."""
+    context = _current.get()
+    return None if context is None else context._record.key
+
+
 def run(record: JobRecord) -> Any:
-    """Call the code of a job and return its value: the runner of every pool."""
+    """Call the code of a job in this thread and return its value: the runner of every pool."""
     active = runtime.current()
+    context, args, kwargs = _prepared(record, active)
+    if active.options.inline:
+        # In the caller's thread, whose connections and language are the caller's business.
+        function = record.spec.function
+        if inspect.iscoroutinefunction(function):
+            function = async_to_sync(_stoppable(function, record))  # its `sync_to_async` comes back to this thread
+        return surroundings.call_inline(_call, context, function, args, kwargs)
+    return surroundings.call(_call, context, record.spec.function, args, kwargs)
+
+
+def _stoppable(function: Callable[..., Any], record: JobRecord) -> Callable[..., Any]:
+    """Return `function` as a coroutine function whose task is cancelled when the job is asked to stop."""
+
+    async def stoppable(*args: Any, **kwargs: Any) -> Any:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def stop() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended since
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
+
+        record.token.interrupt_by(stop)
+        return await function(*args, **kwargs)
+
+    return stoppable
+
+
+async def arun(record: JobRecord) -> Any:
+    """Await the code of an async job on this event loop and return its value.
+
+    The task must have been created with an empty context, `loop.create_task(arun(record), context=Context())`:
+    otherwise the job finds what its creator has set.
+
+    When cancelled: so is the job's code; this ends when that has ended, with what it runs through `sync_to_async`.
+    """
+    active = runtime.current()
+    context, args, kwargs = _prepared(record, active)
+    if active.options.inline:
+        # A task of its own: what the job sets must not reach the caller, on whose connections it runs.
+        return await asyncio.create_task(_acall(context, args, kwargs))
+    return await surroundings.acall(_acall, context, args, kwargs)
+
+
+def _prepared(record: JobRecord, active: runtime.Runtime) -> tuple[JobContext, list[Any], dict[str, Any]]:
     context = JobContext(record, active.pools[record.spec.pool])
     text = record.payload
     if text is None:  # ended (given up, forfeited) between its start and this line
         raise JobInterrupted(record.token.reason or Reason.SHUTDOWN)
-    args, kwargs = payload.decode(text)
+    # Reading JSON is a third of what a job without arguments costs here.
+    args, kwargs = payload.decode(text) if text != NO_ARGUMENTS else ([], {})
     if record.spec.takes_context:
         args.insert(0, context)
-    token = _current.set(context)
-    try:
-        # Inline jobs share the caller's thread, whose connections and language are the caller's business.
-        if active.options.inline:
-            return record.spec.function(*args, **kwargs)
-        return _run_in_clean_thread(record.spec.function, args, kwargs)
-    finally:
-        _current.reset(token)
+    return context, args, kwargs
 
 
-def _run_in_clean_thread(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Give a job the thread as a request would find it, and leave nothing of the job behind.
-
-    Not a generator's context manager: that assigns to the exception which passes through, and some refuse it.
-    """
+def _call(context: JobContext, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    _current.set(context)  # never reset: this context ends with the job
+    carried = context._record.carry
+    if not carried:
+        return function(*args, **kwargs)
     pid = os.getpid()
-    reset_queries()
-    close_old_connections()
-    left_open: list[str] = []
+    undos = carry.restore(carried, context._pool.config.carry)
     try:
-        value = function(*args, **kwargs)
+        return function(*args, **kwargs)
     finally:
-        # A child that the job forked must not close the connections that it shares with its parent.
-        if os.getpid() == pid:
-            for tidy in (translation.deactivate, timezone.deactivate, caches.close_all, close_old_connections):
-                try:
-                    if tidy is close_old_connections:
-                        left_open = _roll_back()
-                    tidy()
-                except Exception:
-                    logger.exception("Tidying up after a job failed.")  # its outcome stands
-    if left_open:
-        raise RuntimeError(
-            f"The job returned with a transaction open on database {', '.join(left_open)}; it was rolled back."
-        )
-    return value
+        if os.getpid() == pid:  # else this is a child that the job forked
+            carry.undo(undos)
 
 
-def _roll_back() -> list[str]:
-    """End what a job left open, and return where: a connection closed inside an atomic block stays unusable."""
-    left = [connection for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
-    for connection in left:
-        logger.error("A job left a transaction open on database %r; it is rolled back.", connection.alias)
-        del connections[connection.alias]
-        connection.close()
-    return [connection.alias for connection in left]
+async def _acall(context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    _current.set(context)
+    record = context._record
+    undos = carry.restore(record.carry, context._pool.config.carry)
+    try:
+        return await record.spec.function(*args, **kwargs)
+    finally:
+        carry.undo(undos)
 
 
 def bind(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:  # noqa: FBT001 - one internal caller

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from asyncio import _get_running_loop
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import SynchronousOnlyOperation
 
-from . import context
+from . import carry, context
 from .engine import payload
-from .engine.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, Rejected
-from .engine.ids import uuid7
+from .engine.config import PoolConfig
+from .engine.errors import ConfigurationError, Expired, InvalidArguments, PayloadTooLarge, Rejected
+from .engine.ids import uuid7_int
 from .engine.options import (
     CALL_OPTIONS,
     FOREIGN_WORDS,
     USING_OPTIONS,
+    Moment,
     checked,
     misplaced,
+    moment,
+    span,
 )
 from .engine.pool import Pool
 from .engine.record import JobRecord
@@ -31,7 +36,15 @@ from .handles import JobHandle, owner_key
 from .lifecycle import runtime
 from .lifecycle.runtime import Runtime
 from .models import KEY_LENGTH
-from .submission import make_durable
+from .submission import (
+    Writing,
+    complete,
+    make_all_durable,
+    run_inline,
+    start_threads,
+    sync_caller_waits,
+    transaction_open,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,8 +55,9 @@ WITHHELD = "[withheld]"
 
 #: Methods that people look for, and what to write.
 METHODS: Mapping[str, str] = {
-    "asubmit": "this version does not have it yet; use `await sync_to_async(job.submit)(...)`",
-    "submit_many": "it is not in this version yet; call submit once for each",
+    "submit_many": "use django_boundedpool.submit_many([(job, args, kwargs), ...])",
+    "asubmit_many": "use `await sync_to_async(django_boundedpool.submit_many)([(job, args, kwargs), ...])`",
+    "map": "use django_boundedpool.submit_many([(job, args), ...])",
 }
 #: Shown under the traceback of a refusal that nobody answers.
 MIDDLEWARE = "django_boundedpool.middleware.OverloadMiddleware"
@@ -59,6 +73,9 @@ class _Call:
     owner: str = ""
     batch: str = ""
     correlation_id: str = ""
+    wait: float | None = None
+    deadline: Moment | None = None
+    run_after: Moment | None = None
 
 
 class JobFunction(Generic[P, R]):
@@ -68,10 +85,13 @@ class JobFunction(Generic[P, R]):
         spec: how its jobs are run.
     """
 
-    def __init__(self, spec: JobSpec, call: _Call | None = None) -> None:
+    def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
-        self._call = call or _Call()
+        self._call = _Call()
         self._signature = context.bind(spec.function, spec.takes_context)
+        self._arity = _arity(self._signature)
+        # The spec as a pool completes it, for the pool that was submitted to last.
+        self._completed: tuple[PoolConfig, JobSpec] | None = None
         functools.update_wrapper(self, spec.function)
 
     def __repr__(self) -> str:
@@ -95,23 +115,37 @@ class JobFunction(Generic[P, R]):
             owner: the user whose job this is, or its primary key; None or an anonymous user means nobody.
             batch: text that groups jobs, at most 191 characters.
             correlation_id: text that names what caused the job, at most 191 characters.
-            And every option of `job` but name, takes_context and sensitive.
+            wait: longest wait for a place in seconds, instead of the pool's WAIT, and never beyond `deadline`. Inside
+                a transaction or a job of the same pool nothing waits.
+            deadline: when queue, run and retries together must be over: an aware datetime, or seconds from the submit.
+            run_after: earliest start, at most the pool's MAX_DEFER ahead: an aware datetime, or seconds from the
+                submit. The job holds a place until then.
+            And every option of `job` but name, takes_context, sensitive and lane.
 
         Raises:
             ConfigurationError: an unknown option or an impossible value.
         """
-        given = {name: overrides.pop(name) for name in CALL_OPTIONS if name in overrides}
-        call = self._call
-        if "owner" in given:
-            call = replace(call, owner=owner_key(given["owner"]))
-        for name in ("batch", "correlation_id"):
-            if name in given:
-                call = replace(call, **{name: _short_text(name, given[name])})
-        spec = replace(self.spec, **checked(f"{self.spec.name}.using", overrides, USING_OPTIONS))
-        return JobFunction(spec, call)
+        given: dict[str, Any] = {name: overrides.pop(name) for name in CALL_OPTIONS if name in overrides}
+        for name, value in given.items():
+            if name == "owner":
+                given[name] = owner_key(value)
+            elif name in ("deadline", "run_after"):
+                given[name] = moment(name, value)
+            elif name == "wait":
+                given[name] = None if value is None else span(name, value)
+            else:
+                given[name] = _short_text(name, value)
+        changed = object.__new__(type(self))  # the function and its signature are the same
+        changed.__dict__.update(self.__dict__)
+        changed._call = replace(self._call, **given)
+        if overrides:
+            changed.spec = replace(self.spec, **checked(f"{self.spec.name}.using", overrides, USING_OPTIONS))
+            changed._completed = None
+        return changed
 
     def submit(self, *args: Any, **kwargs: Any) -> JobHandle:
-        """Hand one call to the pool. Never waits for a place; waits for its row's commit, at most STORE_TIMEOUT.
+        """Hand one call to the pool. Waits for a place only as long as `wait` or WAIT says, and for its row's commit
+        at most STORE_TIMEOUT.
 
         Inside `transaction.atomic()` the row is part of that transaction: the job starts when it commits, and a
         rollback leaves no trace of it.
@@ -122,86 +156,163 @@ class JobFunction(Generic[P, R]):
         Raises:
             Rejected: not accepted; the subclass and its `code` say why.
             SynchronousOnlyOperation: called on a running event loop.
-            ConfigurationError: no such pool, or autocommit is off outside `atomic()`.
+            ConfigurationError: no such pool, an impossible moment, or autocommit is off outside `atomic()`.
         """
-        _refuse_event_loop(self.spec.name)
+        self._refuse_event_loop()
         try:
             return self._submit(args, kwargs)
-        except InvalidArguments:
-            raise
         except Rejected as refusal:
-            if MIDDLEWARE not in settings.MIDDLEWARE:
-                refusal.add_note(UNANSWERED)
+            _say_who_answers(refusal)
             raise
-
-    def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobHandle:
-        active = runtime.current()
-        active.give_back_dropped()
-        pool = _pool(active, self.spec)
-        pool.check_open(self.spec.name)
-        record = self._record(active, pool, args, kwargs)
-        try:
-            pool.reserve(record)
-            make_durable(active, pool, record)
-        except Rejected:
-            pool.withdraw(record)
-            raise
-        except BaseException:
-            # A signal handler's SystemExit may come at any point: whether there is a row, the row itself must tell.
-            # Unless it was accepted already: then it is the pool's, and runs.
-            if pool.withdraw(record):
-                active.settle(record.id, stored=True)
-            raise
-        return JobHandle(record.id, record=record)
 
     def try_submit(self, *args: Any, **kwargs: Any) -> JobHandle | None:
         """Do as `submit`, but return None where the pool refuses; wrong arguments still raise."""
+        self._refuse_event_loop()
+        active = runtime.current()
+        active.give_back_dropped()
+        pool = _pool(active, self.spec)
+        if pool.turned_away(self.spec, may_wait=self._wait(pool) > 0):
+            return None
         try:
-            return self.submit(*args, **kwargs)
+            return self._submit(args, kwargs)
         except InvalidArguments:
             raise
         except Rejected:
             return None
 
+    async def asubmit(self, *args: Any, **kwargs: Any) -> JobHandle:
+        """Do as `submit` without blocking the event loop, however long it waits for a place or a commit.
+
+        Arguments and errors are those of `submit`.
+
+        When cancelled, as when the client goes away: while it waits for a place there is no job; a job whose row is
+        being written, or that has begun, is cancelled (`disconnect`), since nobody has its handle.
+        """
+        try:
+            return await self._asubmit(args, kwargs)
+        except Rejected as refusal:
+            _say_who_answers(refusal)
+            raise
+
+    async def _asubmit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobHandle:
+        active = runtime.current()
+        active.give_back_dropped()
+        pool = _pool(active, self.spec)
+        seconds = self._wait(pool)
+        below = sync_caller_waits()  # its thread may have a transaction open
+        if seconds > 0 and (_works_for(pool) or (below and await sync_to_async(transaction_open)())):
+            seconds = 0.0
+        self._check_open(pool, seconds)
+        record = self._record(active, pool, args, kwargs)
+        unstored = pool.config.name in active.memories and not active.options.inline and not below
+        if seconds > 0:
+            await pool.areserve_within(record, _until_deadline(pool, record, seconds))
+        elif not unstored:
+            pool.reserve(record)
+        if unstored:
+            start_threads(active, pool, record)
+            if seconds > 0:
+                pool.accept(record)
+            else:
+                pool.admit(record)
+            return JobHandle(record=record)
+        await Writing(active, pool, record).done()
+        return JobHandle(record=record)
+
+    def _submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobHandle:
+        active = runtime.current()
+        active.give_back_dropped()
+        pool = _pool(active, self.spec)
+        seconds = self._wait(pool)
+        if seconds > 0 and (_works_for(pool) or transaction_open()):
+            seconds = 0.0  # whoever waits there holds what others wait for: a worker, or locks
+        self._check_open(pool, seconds)
+        record = self._record(active, pool, args, kwargs)
+        if pool.config.name in active.memories and seconds == 0 and not transaction_open():
+            start_threads(active, pool, record)
+            pool.admit(record)
+            if active.options.inline:
+                run_inline(pool, record)
+            return JobHandle(record=record)
+        if seconds > 0:
+            pool.reserve_within(record, _until_deadline(pool, record, seconds))
+        else:
+            pool.reserve(record)
+        complete(active, pool, record)
+        return JobHandle(record=record)
+
+    def _check_open(self, pool: Pool, seconds: float) -> None:
+        """Refuse at once, before any argument is read, what could not be accepted after `seconds` either."""
+        pool.check_open(self.spec, may_wait=seconds > 0)
+        deadline = self._call.deadline
+        if deadline is not None and deadline.seen_from(now := pool.clock.time()) <= now:
+            error = Expired(f"The deadline of {self.spec.name} has passed already.", pool=pool.config.name)
+            raise pool.refused(error, self.spec.name)
+
+    def _refuse_event_loop(self) -> None:
+        if _get_running_loop() is None:
+            return
+        name = self.spec.name
+        _refuse_event_loop(f"{name}.submit()", f"await {name.rpartition('.')[2]}.asubmit(...)")
+
+    def _wait(self, pool: Pool) -> float:
+        return pool.config.wait if self._call.wait is None else self._call.wait
+
     def _record(self, active: Runtime, pool: Pool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRecord:
-        spec = self.spec
+        config = pool.config
+        spec = self._spec_for(config, inline=active.options.inline)
+        bound: inspect.BoundArguments | None = None
+        if kwargs or not self._arity[0] <= len(args) <= self._arity[1]:
+            try:
+                bound = self._signature.bind(*args, **kwargs)
+            except TypeError as error:
+                hint = misplaced([word for word in kwargs if word not in self._signature.parameters])
+                raise pool.refused(
+                    InvalidArguments(f"{spec.name}: {error}.{hint}", pool=spec.pool), spec.name
+                ) from None
         try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            hint = misplaced([word for word in kwargs if word not in self._signature.parameters])
-            raise pool.refused(InvalidArguments(f"{spec.name}: {error}.{hint}", pool=spec.pool), spec.name) from None
-        try:
-            text = f"[{payload.encode(args, 'args')},{payload.encode(kwargs, 'kwargs')}]"
+            text = payload.encode_call(args, kwargs)
         except payload.NotJson as error:
             text = f"{spec.name}: {self._with_parameter(str(error))}"
             raise pool.refused(InvalidArguments(text, pool=spec.pool), spec.name) from None
         size = payload.size(text)
-        if size > pool.config.max_payload_bytes:
+        if size > config.max_payload_bytes:
             message = (
-                f"{spec.name}: the arguments have {size} bytes as JSON; at most {pool.config.max_payload_bytes} "
+                f"{spec.name}: the arguments have {size} bytes as JSON; at most {config.max_payload_bytes} "
                 "(MAX_PAYLOAD_BYTES) are taken. Store the data and pass its key."
             )
             raise pool.refused(PayloadTooLarge(message, pool=spec.pool), spec.name)
-        stored, withheld = self._censored(bound, payload.decode(text))
-        config = pool.config
-        return JobRecord(
-            id=uuid7(),
-            spec=replace(
+        call = self._call
+        record = JobRecord(
+            uuid7_int(), spec, text, size, pool.clock.time(), active.process, config.retention, call.owner
+        )
+        if config.persist != "memory":
+            record.stored_call, record.args_withheld = self._censored(
+                bound or self._signature.bind(*args, **kwargs), payload.decode(text)
+            )
+        if call.batch:
+            record.batch = call.batch
+        if call.correlation_id:
+            record.correlation_id = call.correlation_id
+        if (carried := carry.capture(config.carry)) is not None:
+            record.carry = carried
+        if call.deadline is not None or call.run_after is not None:
+            _set_moments(pool, record, call)
+        return record
+
+    def _spec_for(self, config: PoolConfig, *, inline: bool) -> JobSpec:
+        """Return the spec with what the pool's settings give where the job says nothing."""
+        if self._completed is None or self._completed[0] is not config:
+            spec = self.spec
+            spec = replace(
                 spec,
                 timeout=config.timeout if spec.timeout is None else spec.timeout,
                 start_deadline=config.start_deadline if spec.start_deadline is None else spec.start_deadline,
-            ),
-            payload=text,
-            payload_bytes=size,
-            stored_call=stored,
-            args_withheld=withheld,
-            submitted_at=pool.clock.now(),
-            retention=config.retention,
-            owner_key=self._call.owner,
-            batch=self._call.batch,
-            correlation_id=self._call.correlation_id,
-            process=active.process,
-        )
+                # Inline it runs in the caller's thread, an async one too: see `context.run`.
+                asynchronous=spec.asynchronous and not inline,
+            )
+            self._completed = config, spec
+        return self._completed[1]
 
     def _positional(self) -> list[str]:
         return [
@@ -264,6 +375,10 @@ def job(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         store_result: False drops the returned value unchecked.
         public_errors: exception classes whose text the owner may read.
         retention: how long the row is kept after the end, instead of the pool's RETENTION.
+        owner_limit: jobs that one owner may have in the pool, instead of its OWNER_LIMIT.
+        lane: "cpu" for code that computes rather than waits: one such job at a time runs in the process.
+
+    An `async def` function runs on the process's event loop and occupies one of the pool's workers, but no thread.
 
     Raises:
         ConfigurationError: at decoration, for anything that cannot work; the message says what to write.
@@ -281,12 +396,8 @@ def _declare(options: dict[str, Any], function: Callable[..., Any]) -> JobFuncti
     label = getattr(function, "__qualname__", repr(function))
     if isinstance(function, JobFunction):
         raise ConfigurationError(f"{label} is a job already; @job is written once.")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(
-            f"{label} is async; this version runs plain functions only. Call asyncio.run(...) inside a plain one."
-        )
-    if inspect.isgeneratorfunction(function):
-        raise ConfigurationError(f"{label} is a generator; a job is a plain function that returns its result.")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"{label} is a generator; a job is a function that returns its result.")
     if _belongs_to_a_class(function):
         raise ConfigurationError(
             f"{label} belongs to a class; move it to module level and pass the object's primary key."
@@ -297,6 +408,12 @@ def _declare(options: dict[str, Any], function: Callable[..., Any]) -> JobFuncti
     if not isinstance(name, str) or len(name) > 255:
         raise ConfigurationError(f"@job(name={name!r}): give a text of at most 255 characters.")
     values = checked(f"@job on {label}", options)
+    values["asynchronous"] = inspect.iscoroutinefunction(function)
+    if values["asynchronous"] and values.get("lane") == "cpu":
+        raise ConfigurationError(
+            f'{label} is async and says lane="cpu": code that computes would stop the event loop. Make it a plain '
+            "function, or leave lane out."
+        )
     parameters = list(inspect.signature(function).parameters.values())
     if values.get("takes_context") and not (
         parameters
@@ -348,12 +465,109 @@ def _pool(active: Runtime, spec: JobSpec) -> Pool:
         raise ConfigurationError(f"{spec.name}: there is no pool {spec.pool!r}; BOUNDED_POOLS has {known}.") from None
 
 
-def _refuse_event_loop(name: str) -> None:
+def submit_many(calls: Iterable[tuple[Any, ...]]) -> list[JobHandle | Rejected]:
+    """Hand many calls to their pools and commit their rows together. Never waits for a place.
+
+    Arguments:
+        calls: tuples of a job (or what its `using` returned), a sequence of positional arguments and, if wanted, a
+            dictionary of keyword arguments.
+
+    Returns:
+        One outcome per call, in order: its handle, or the `Rejected` that says why it was not accepted. One that is
+        refused keeps none of the others out.
+
+    Raises:
+        TypeError: something that is no such tuple; nothing was submitted.
+        SynchronousOnlyOperation, ConfigurationError: as `submit`; nothing was submitted.
+    """
+    _refuse_event_loop("submit_many()", "await sync_to_async(submit_many)(calls)")
+    planned = [_call_of(index, call) for index, call in enumerate(calls)]
+    active = runtime.current()
+    active.give_back_dropped()
+    outcomes: list[JobHandle | Rejected] = []
+    reserved: list[tuple[Pool, JobRecord]] = []
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+        for job_function, args, kwargs in planned:
+            pool = _pool(active, job_function.spec)
+            try:
+                job_function._check_open(pool, 0)
+                record = job_function._record(active, pool, args, kwargs)
+                pool.reserve(record)
+            except Rejected as refusal:
+                outcomes.append(refusal)
+            else:
+                reserved.append((pool, record))
+                outcomes.append(JobHandle(record=record))
+        refusals = make_all_durable(active, reserved)
+    except BaseException:
+        for pool, record in reserved:
+            if pool.withdraw(record):
+                active.settle(record.id, stored=pool.config.name not in active.memories)
+        raise
+    refused = {record.id: refusal for (_, record), refusal in zip(reserved, refusals, strict=True) if refusal}
+    return [outcome if isinstance(outcome, Rejected) else refused.get(outcome.id, outcome) for outcome in outcomes]
+
+
+def _call_of(index: int, call: Any) -> tuple[JobFunction[Any, Any], tuple[Any, ...], dict[str, Any]]:
+    if isinstance(call, tuple | list) and 2 <= len(call) <= 3:
+        function, args, kwargs = (*call, {})[:3]
+        if isinstance(function, JobFunction) and isinstance(args, tuple | list) and isinstance(kwargs, dict):
+            return function, tuple(args), kwargs
+    raise TypeError(f"submit_many: calls[{index}] is {call!r}; give (job, args) or (job, args, kwargs).")
+
+
+def _say_who_answers(refusal: Rejected) -> None:
+    if not isinstance(refusal, InvalidArguments) and MIDDLEWARE not in settings.MIDDLEWARE:
+        refusal.add_note(UNANSWERED)
+
+
+def _until_deadline(pool: Pool, record: JobRecord, seconds: float) -> float:
+    """Return how long a wait for a place may last: a job that is past its deadline needs none."""
+    if record.deadline_mono is None:
+        return seconds
+    return min(seconds, max(0.0, record.deadline_mono - pool.clock.monotonic()))
+
+
+def _works_for(pool: Pool) -> bool:
+    here = context.current_job()
+    return here is not None and here.pool == pool.config.name
+
+
+def _set_moments(pool: Pool, record: JobRecord, call: _Call) -> None:
+    now, mono = record.submitted, pool.clock.monotonic()
+    name = record.spec.name
+    record.special = True
+    if call.run_after is not None:
+        start = call.run_after.seen_from(now)
+        if start - now > pool.config.max_defer:
+            raise ConfigurationError(
+                f"{name}: run_after is {start - now:.0f} s ahead; at most {pool.config.max_defer:g} s (MAX_DEFER) are "
+                "taken, since the job holds a place until then. Use a scheduler for what is further away."
+            )
+        if start > now:
+            record.run_after, record.due = start, mono + (start - now)
+    if call.deadline is not None:
+        end = call.deadline.seen_from(now)
+        record.deadline, record.deadline_mono = end, mono + (end - now)
+        if record.run_after is not None and end <= record.run_after:
+            raise ConfigurationError(f"{name}: its deadline is not later than run_after, so it could never start.")
+
+
+def _arity(signature: inspect.Signature) -> tuple[int, float]:
+    """Return how few and how many positional arguments fit `signature` without a look at their names."""
+    fewest, most = 0, 0.0
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            most += 1
+            fewest += parameter.default is parameter.empty
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            most = float("inf")
+        elif parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            return 1, 0  # nothing fits without a keyword
+    return fewest, most
+
+
+def _refuse_event_loop(what: str, instead: str) -> None:
+    if _get_running_loop() is None:
         return
-    raise SynchronousOnlyOperation(
-        f"{name}.submit() waits for a commit and would block the event loop; "
-        "use `await sync_to_async(job.using(owner=await request.auser()).submit)(...)`, or a sync view."
-    )
+    raise SynchronousOnlyOperation(f"{what} would block the event loop; use `{instead}`.")

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 from django.db import close_old_connections
 from django.dispatch import Signal
 
-from .engine.drain import DrainReport
-from .engine.events import Event, Kind
+from .engine.events import Event, Kind, RawEvent
+from .engine.report import DrainReport
 from .lifecycle import runtime
 
 logger = logging.getLogger("django_boundedpool.signals")
@@ -54,13 +55,28 @@ def connect() -> None:
     runtime.DRAINED.append(_forward_drain)
 
 
-def _forward(event: Event) -> None:
-    signal = _BY_KIND.get(event.kind)
-    if signal is None or not signal.receivers:
+def _forward(events: Sequence[RawEvent]) -> None:
+    # Written out: this is asked twice for every job.
+    if not (
+        job_finished.receivers
+        or job_started.receivers
+        or job_accepted.receivers
+        or job_rejected.receivers
+        or job_retried.receivers
+    ):
         return
-    for receiver, answer in signal.send_robust(sender=event.job_name or None, event=event):
-        if isinstance(answer, Exception):
-            logger.error("Receiver %r failed on %s.", receiver, event.kind, exc_info=answer)
+    sent = False
+    for raw in events:
+        signal = _BY_KIND.get(raw[0])
+        if signal is None or not signal.receivers:
+            continue
+        event = Event._make(raw)
+        sent = True
+        for receiver, answer in signal.send_robust(sender=event.job_name or None, event=event):
+            if isinstance(answer, Exception):
+                logger.error("Receiver %r failed on %s.", receiver, event.kind, exc_info=answer)
+    if not sent:
+        return
     thread = threading.current_thread()
     if thread.name.startswith("boundedpool-") and not getattr(thread, "in_code", False):
         # What a receiver opened in a thread of ours, no request will ever close. A job that submits another one is

@@ -13,9 +13,9 @@ from uuid import uuid4
 from django.db import connections
 
 from ..engine.config import ProcessOptions
-from ..engine.drain import DrainReport
 from ..engine.events import Event, Events, Kind
 from ..engine.pool import Pool
+from ..engine.report import DrainReport
 from ..engine.states import JobState, Reason
 from ..store import processes, retention
 from ..store.recorder import DirectRecorder, Recorder
@@ -38,6 +38,7 @@ class Housekeeper:
         options: ProcessOptions,
         alias: str,
         pools: Sequence[Pool],
+        stored: Sequence[Pool],
         recorder: Recorder | DirectRecorder,
         server: str,
         sweep: Callable[[], None],
@@ -46,6 +47,8 @@ class Housekeeper:
         self._options = options
         self._alias = alias
         self._pools = pools
+        # Those whose jobs have rows. Without one there is nothing in the database to look after.
+        self._stored = stored
         self._recorder = recorder
         self._server = server
         self._sweep = sweep
@@ -57,6 +60,7 @@ class Housekeeper:
         self._tried = False
         self._registered = False
         self._complained = False
+        self._beat_at = self._poll_at = self._reap_at = self._prune_at = 0.0
 
     @property
     def started(self) -> bool:
@@ -89,39 +93,24 @@ class Housekeeper:
             thread.join(timeout)
 
     def _loop(self) -> None:
-        judge = processes.Judge(
+        self._judge = processes.Judge(
             lost_after=self._options.lost_after,
             heartbeat=self._options.heartbeat,
             alias=self._alias,
-            retention={pool.config.name: pool.config.retention[JobState.ABANDONED] for pool in self._pools},
+            retention={pool.config.name: pool.config.retention[JobState.ABANDONED] for pool in self._stored},
         )
-        heartbeat = self._options.heartbeat
-        beat_at = reap_at = poll_at = 0.0
-        prune_at = time.monotonic() + PRUNE_EVERY / 10  # not while the process is still starting
         # Jobs start for LOST_AFTER / 2 after a beat: the next one must come before that, however LOST_AFTER is set.
-        tick = min(CANCEL_POLL, heartbeat, self._options.lost_after / 6)
-        beat_every = min(heartbeat, self._options.lost_after / 2 - 2 * tick)
+        tick = min(CANCEL_POLL, self._options.heartbeat, self._options.lost_after / 6)
+        self._beat_every = min(self._options.heartbeat, self._options.lost_after / 2 - 2 * tick)
+        self._prune_at = time.monotonic() + PRUNE_EVERY / 10  # not while the process is still starting
         self._confirm_alive(time.monotonic())  # nobody knows of this process yet, so nobody can have given it up
         while True:
-            now = time.monotonic()
             try:
                 self._sweep()
-                if now >= beat_at:
-                    beat_at = now + beat_every
-                    # Ages and stuck workers change without an event: let whoever watches look again.
-                    self._events.emit([Event(kind=Kind.POOL_CHANGED, pool=pool.config.name) for pool in self._pools])
-                    self._beat()
-                if now >= poll_at and any(pool.gauges()[:2] != (0, 0) for pool in self._pools):
-                    poll_at = now + min(CANCEL_POLL, heartbeat) * 0.9
-                    self._obey()
-                if now >= reap_at:
-                    reap_at = now + heartbeat
-                    judge.reap(self._recorder.process)
-                if now >= prune_at:
-                    prune_at = now + PRUNE_EVERY
-                    for _ in retention.prune(self._alias, budget=PRUNE_BUDGET):
-                        pass
-                    processes.prune_processes(self._alias)
+                # Ages and stuck workers change without an event: let whoever watches look again.
+                self._events.emit([Event(Kind.POOL_CHANGED, pool.config.name) for pool in self._pools])
+                if self._stored:
+                    self._look_after_rows(time.monotonic())
                 self._complained = False
             except Exception as error:  # noqa: BLE001 - the database may be away or not migrated; the next beat tries again
                 level = logging.DEBUG if self._complained else logging.WARNING
@@ -140,6 +129,23 @@ class Housekeeper:
         finally:
             connections.close_all()
 
+    def _look_after_rows(self, now: float) -> None:
+        heartbeat = self._options.heartbeat
+        if now >= self._beat_at:
+            self._beat_at = now + self._beat_every
+            self._beat()
+        if now >= self._poll_at and any(pool.gauges()[:2] != (0, 0) for pool in self._stored):
+            self._poll_at = now + min(CANCEL_POLL, heartbeat) * 0.9
+            self._obey()
+        if now >= self._reap_at:
+            self._reap_at = now + heartbeat
+            self._judge.reap(self._recorder.process)
+        if now >= self._prune_at:
+            self._prune_at = now + PRUNE_EVERY
+            for _ in retention.prune(self._alias, budget=PRUNE_BUDGET):
+                pass
+            processes.prune_processes(self._alias)
+
     def _beat(self) -> None:
         sent = time.monotonic()
         # Asked again after a failed registration too: the row may be there, and only the answer was lost.
@@ -148,7 +154,7 @@ class Housekeeper:
         if answer == "lost":
             logger.error("This process was declared lost; it drops its jobs and goes on under a new id.")
             self._recorder.process = uuid4()
-            for pool in self._pools:
+            for pool in self._stored:
                 pool.forfeit(self._recorder.process)
         if answer != "alive":
             self._register()
@@ -156,7 +162,7 @@ class Housekeeper:
         self._confirm_alive(sent)
 
     def _confirm_alive(self, since: float) -> None:
-        for pool in self._pools:
+        for pool in self._stored:
             pool.confirm_alive(since + self._options.lost_after / 2)
 
     def _register(self) -> None:
@@ -192,7 +198,7 @@ class Housekeeper:
     def _obey(self) -> None:
         for job_id, code in processes.cancel_requests(self._recorder.process, self._alias):
             reason = Reason(code) if code in Reason._value2member_map_ and code else Reason.OPERATOR
-            for pool in self._pools:
+            for pool in self._stored:
                 if pool.cancel(job_id, reason) is not None:
                     break
 

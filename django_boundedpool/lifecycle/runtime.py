@@ -23,16 +23,23 @@ from django.core.signals import request_started, setting_changed
 from .. import conf
 from ..engine.clock import Clock
 from ..engine.config import PoolConfig, ProcessOptions
-from ..engine.drain import DrainReport, drain
+from ..engine.cpu_lane import CpuLane
+from ..engine.drain import drain
 from ..engine.errors import ConfigurationError
+from ..engine.event_loop import EventLoop
 from ..engine.events import Events
+from ..engine.ids import reseed
+from ..engine.lag import LagProbe
 from ..engine.pool import Pool
+from ..engine.record import JobRecord
+from ..engine.report import DrainReport
 from ..engine.states import JobState
 from ..engine.timer import Timer
-from ..engine.worker import Runner
-from ..store import writes
+from ..engine.worker import Runners
+from ..store import memory, writes
 from ..store.recorder import DirectRecorder, Recorder
 from . import os_signals
+from .disconnects import Disconnects
 from .housekeeper import Housekeeper
 
 logger = logging.getLogger("django_boundedpool.lifecycle")
@@ -54,28 +61,47 @@ class Runtime:
     Arguments:
         configs: one record per pool.
         options: process-wide options.
-        runner: runs a job's code.
+        runners: how job code is called.
     """
 
-    def __init__(self, configs: Mapping[str, PoolConfig], options: ProcessOptions, runner: Runner) -> None:
+    def __init__(
+        self,
+        configs: Mapping[str, PoolConfig],
+        options: ProcessOptions,
+        runners: Runners,
+    ) -> None:
         self.pid = os.getpid()
+        reseed()  # not every server runs Python's fork hooks
         self.options = options
         self.clock = Clock()
         self.events = EVENTS
         self.timer = Timer(self.clock)
+        self.lag = LagProbe(self.clock, self.timer)
+        self.loop = EventLoop()
+        cpu_lane = CpuLane()
         self.alias = writes.alias_for_write(options.database)
         boot_id = uuid4()
         self.recorder: Recorder | DirectRecorder = (
             DirectRecorder(self.alias, boot_id) if options.inline else Recorder(self.alias, boot_id, self._settle)
         )
+        #: Finished jobs of the pools that write no rows.
+        self.memories = {
+            name: memory.Memory(self.clock) for name, config in configs.items() if config.persist == "memory"
+        }
         self.pools = {
             name: Pool(
                 config,
-                runner=runner,
-                save=self.recorder.save,
+                runner=runners.run,
+                async_runner=runners.arun,
+                save=self.memories[name].keep if name in self.memories else self.recorder.save,
+                picture=memory.itself if name in self.memories else JobRecord.changes_locked,
+                saves_live=name not in self.memories,
                 clock=self.clock,
                 timer=self.timer,
                 events=self.events,
+                loop=self.loop,
+                cpu_lane=cpu_lane,
+                here=runners.here,
                 threaded=not options.inline,
             )
             for name, config in configs.items()
@@ -84,12 +110,15 @@ class Runtime:
             options=options,
             alias=self.alias,
             pools=list(self.pools.values()),
+            stored=[pool for name, pool in self.pools.items() if name not in self.memories],
             recorder=self.recorder,
             server=server(),
             sweep=self.sweep,
             events=self.events,
         )
+        self.disconnects = Disconnects(self.pools.values(), self.alias)
         self.serving = False
+        self._started = False
         self.signals = os_signals.Watch()
         # Filled by finalizers, which may run under any lock: this queue is made for that.
         self._dropped: SimpleQueue[UUID] = SimpleQueue()
@@ -113,10 +142,13 @@ class Runtime:
         Raises:
             StoreError: the system gives no thread for the recorder.
         """
-        if isinstance(self.recorder, Recorder):
-            self.recorder.start()
+        if not self._started and isinstance(self.recorder, Recorder):
+            if len(self.memories) < len(self.pools):
+                self.recorder.start()
             self.timer.start()
+            self.lag.start()
             self.housekeeper.start()
+            self._started = self.housekeeper.started
 
     def close_admission(self) -> None:
         """Refuse every later submit. Sets plain attributes only: a signal handler may call it."""
@@ -169,8 +201,10 @@ class Runtime:
         for pool in self.pools.values():
             pool.give_up()
         stuck = [pool.config.name for pool in self.pools.values() if not pool.close()]
+        self.disconnects.stop()
         self.housekeeper.stop(None)
         self.recorder.stop()
+        self.loop.stop()
         self.timer.stop()
         if stuck:
             raise RuntimeError(f"Jobs of pool {', '.join(stuck)} still run and hold their worker thread.")
@@ -195,6 +229,8 @@ class Runtime:
     def sweep(self) -> None:
         """Settle the jobs of commit hooks that their connection has forgotten."""
         self.give_back_dropped()
+        for kept in self.memories.values():
+            kept.prune()
         for job_id, reference in list(self._hooks.items()):
             hook = reference()
             if hook is None:
@@ -205,12 +241,20 @@ class Runtime:
 
     def give_back_dropped(self) -> None:
         """Give back the places of submits whose transaction was rolled back before a row was written."""
-        while True:
+        while not self._dropped.empty():
             try:
                 job_id = self._dropped.get_nowait()
             except Empty:
                 return
             self._settle(job_id, False)
+
+    def find(self, job_id: UUID) -> JobRecord | None:
+        """Return a job without a row, live or ended lately, or None."""
+        for name, kept in self.memories.items():
+            record = self.pools[name].find(job_id) or kept.find(job_id)
+            if record is not None:
+                return record
+        return None
 
     def _settle(self, job_id: UUID, exists: bool) -> None:  # noqa: FBT001 - a callback's fixed signature
         """Take up or give back a job whose transaction ended without a word."""
@@ -218,7 +262,8 @@ class Runtime:
             record = pool.find(job_id)
             if record is not None and record.state is JobState.SUBMITTED:
                 if exists:
-                    record.forfeited = record.process != self.process
+                    if record.process != self.process:
+                        record.forfeited = record.special = True
                     pool.accept(record)
                 else:
                     pool.withdraw(record)
@@ -232,7 +277,7 @@ DRAINED: list[Callable[[DrainReport], object]] = []
 
 _lock = threading.Lock()
 _runtime: Runtime | None = None
-_runner: Runner | None = None
+_runners: Runners | None = None
 
 
 def current() -> Runtime:
@@ -246,11 +291,11 @@ def current() -> Runtime:
     if runtime is None or runtime.pid != os.getpid():
         with _lock:
             if _runtime is None or _runtime.pid != os.getpid():
-                if _runner is None:
+                if _runners is None:
                     raise ConfigurationError(
                         "django_boundedpool is not ready: add it to INSTALLED_APPS and call django.setup() first."
                     )
-                _runtime = Runtime(*conf.load(), _runner)
+                _runtime = Runtime(*conf.load(), _runners)
             runtime = _runtime
     return runtime
 
@@ -275,18 +320,18 @@ def _after_fork() -> None:
     _runtime = None
 
 
-def install(runner: Runner) -> None:
+def install(runners: Runners) -> None:
     """Arm the signal handler and the exit hooks. Starts no thread and opens no connection.
 
     Arguments:
-        runner: runs a job's code; kept for the runtimes of this process and of its forks.
+        runners: how job code is called; kept for the runtimes of this process and of its forks.
 
     Raises:
         ConfigurationError: the settings cannot work. Not in a management command, whose system checks report it better.
     """
-    global _runner
-    first = _runner is None
-    _runner = runner
+    global _runners
+    first = _runners is None
+    _runners = runners
     if not _in_management_command():
         conf.load()
     options, _ = conf.process_options()

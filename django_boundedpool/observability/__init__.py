@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 
 from django.core.signals import request_started
 
-from ..engine.drain import DrainReport
-from ..engine.events import Event, Events
+from ..engine.events import Events, RawEvent
+from ..engine.report import DrainReport
 from ..lifecycle import runtime
 from . import log_lines
 
@@ -27,15 +28,15 @@ def install() -> None:
     if _listening_to is runtime.EVENTS:
         return  # the app is set up a second time in this process
     _listening_to = runtime.EVENTS
-    runtime.EVENTS.subscribe(_on_event)
+    runtime.EVENTS.subscribe(log_lines.on_events)
+    runtime.EVENTS.subscribe(_on_events)
     runtime.DRAINED.append(_on_drained)
     request_started.connect(_on_request, dispatch_uid="boundedpool.observability")
 
 
-def _on_event(event: Event) -> None:
-    log_lines.on_event(event)
+def _on_events(events: Sequence[RawEvent]) -> None:
     if _metrics is not None:
-        _metrics.on_event(event)
+        _metrics.on_events(events)
 
 
 def _on_drained(report: DrainReport) -> None:

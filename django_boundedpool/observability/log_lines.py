@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
-from ..engine.events import Event, Kind
+from ..engine.events import Event, Kind, RawEvent
 from ..engine.states import JobState
 
 logger = logging.getLogger("django_boundedpool.jobs")
+JOB_RETRIED, FAILED, ABANDONED = Kind.JOB_RETRIED, JobState.FAILED, JobState.ABANDONED
+
+
+def on_events(events: Sequence[RawEvent]) -> None:
+    """Log each of `events`; see `on_event`."""
+    everything = logger.isEnabledFor(logging.DEBUG)
+    for event in events:
+        if everything or event[0] is JOB_RETRIED or event[5] is FAILED or event[5] is ABANDONED:
+            on_event(Event._make(event))
 
 
 def on_event(event: Event) -> None:

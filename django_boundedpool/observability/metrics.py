@@ -1,19 +1,24 @@
 """Prometheus metrics, exported by django-prometheus' /metrics.
 
-Gauges are set to absolute values when something happens and at every request, so they cannot drift and a queue that
-stalls shows. Under multiprocess mode additive ones are summed over the living workers. Label values are the names of
-pools and registered jobs, and fixed codes.
+Events are noted as they come and counted together, since a counter costs more than all else that is done for a small
+job: at every scrape, at every request, every second, and when many are noted. Gauges are set to absolute values then,
+so they cannot drift and a queue that stalls shows. Under multiprocess mode additive ones are summed over the living
+workers. Label values are the names of pools and registered jobs, and fixed codes.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from bisect import bisect_right
+from collections import Counter as Tally
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from ..engine.errors import ConfigurationError
-from ..engine.events import Event, Kind
+from ..engine.events import ACCEPTED, FINISHED, STARTED, Kind, RawEvent
 from ..engine.pool import Pool
 from ..lifecycle import runtime
 
@@ -41,7 +46,30 @@ GAUGES: tuple[tuple[str, str, str, Any], ...] = (
     ("draining", "draining", "1 while a process is stopping and refuses.", "livemax"),
 )
 
+LAG = "The longest that a thread of the process has waited for the interpreter's lock in the last ten seconds."
+
+#: So many noted events of a kind are counted at once, by whoever notes the last.
+MANY = 512
+
+POOL_CHANGED = Kind.POOL_CHANGED
+
+Item = TypeVar("Item")
 Collector = TypeVar("Collector", Counter, Gauge, Histogram)
+
+
+class _Cell:
+    """What was noted of one job of one pool. Lists, since appending to one needs no lock."""
+
+    __slots__ = ("accepted", "cancel_requests", "ends", "rejected", "retries", "runs", "waits")
+
+    def __init__(self) -> None:
+        self.accepted: list[None] = []
+        self.rejected: list[str] = []
+        self.waits: list[float] = []
+        self.runs: list[float] = []
+        self.ends: list[tuple[Any, str]] = []
+        self.retries: list[None] = []
+        self.cancel_requests: list[None] = []
 
 
 class Metrics:
@@ -56,19 +84,23 @@ class Metrics:
         self._registry = registry
         self._gauges = tuple((self._gauge(name, text, mode), field) for name, field, text, mode in GAUGES)
         self._bound: dict[str, list[tuple[Gauge, str]]] = {}
+        self._cells: dict[tuple[str, str], _Cell] = {}
+        self._counting = threading.Lock()
         counter, histogram = self._counter, self._histogram
         self.submitted = counter(
             "submitted_total", "Submits by outcome; code says why one was refused.", "outcome", "code"
         )
         self.finished = counter("finished_total", "Jobs that ended.", "job_name", "state", "reason")
         self.retries = counter("retries_total", "Attempts that failed and were followed by another.", "job_name")
+        self.replaced = counter("workers_replaced_total", "Worker threads that died and were replaced.")
         self.cancel_requests = counter("cancel_requests_total", "Jobs that were asked to stop, waiting or running.")
         self.queue_wait = histogram("queue_wait_seconds", "From eligible to started.", WAIT_BUCKETS, "job_name")
         self.run_time = histogram("run_seconds", "How long an attempt ran.", RUN_BUCKETS, "job_name")
+        self.lag = self._gauge("gil_lag_seconds", LAG, "livemax", labels=[])
 
-    def _gauge(self, name: str, text: str, mode: Any) -> Gauge:
+    def _gauge(self, name: str, text: str, mode: Any, labels: Sequence[str] = ("pool",)) -> Gauge:
         return self._known(Gauge, name) or Gauge(
-            f"{PREFIX}_{name}", text, ["pool"], registry=self._registry, multiprocess_mode=mode
+            f"{PREFIX}_{name}", text, labels, registry=self._registry, multiprocess_mode=mode
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -86,23 +118,62 @@ class Metrics:
         found = getattr(self._registry, "_names_to_collectors", {}).get(f"{PREFIX}_{name}")
         return found if isinstance(found, kind) else None
 
-    def count(self, event: Event) -> None:
-        """Count one event."""
-        if event.kind is Kind.JOB_ACCEPTED:
-            self.submitted.labels(event.pool, "accepted", "").inc()
-        elif event.kind is Kind.JOB_REJECTED:
-            self.submitted.labels(event.pool, "rejected", event.code).inc()
-        elif event.kind is Kind.JOB_STARTED:
-            self.queue_wait.labels(event.pool, event.job_name).observe(event.waited)
-        elif event.kind is Kind.JOB_RETRIED:
-            self.retries.labels(event.pool, event.job_name).inc()
-            self.run_time.labels(event.pool, event.job_name).observe(event.ran)
-        elif event.kind is Kind.CANCEL_REQUESTED:
-            self.cancel_requests.labels(event.pool).inc()
-        elif event.kind is Kind.JOB_FINISHED and event.state is not None:
-            self.finished.labels(event.pool, event.job_name, event.state.value, event.reason.value).inc()
-            if event.ran:  # a job that ended while it waited ran for no time at all, not for a short one
-                self.run_time.labels(event.pool, event.job_name).observe(event.ran)
+    def note(self, events: Sequence[RawEvent]) -> None:
+        """Have `events` counted at the next `count`, which this is once there are many."""
+        cells = self._cells
+        for event in events:
+            kind = event[0]
+            cell = cells.get((event[1], event[3]))
+            if cell is None:
+                cell = cells.setdefault((event[1], event[3]), _Cell())
+            if kind is ACCEPTED:
+                cell.accepted.append(None)
+                if len(cell.accepted) >= MANY:
+                    self.count()
+            elif kind is STARTED:
+                cell.waits.append(event[8])
+            elif kind is FINISHED:
+                cell.ends.append((event[5], event[6]))
+                if event[9]:  # a job that ended while it waited ran for no time at all, not for a short one
+                    cell.runs.append(event[9])
+                if len(cell.ends) >= MANY:
+                    self.count()
+            elif kind is Kind.JOB_REJECTED:
+                cell.rejected.append(event[7])
+                if len(cell.rejected) >= MANY:
+                    self.count()
+            elif kind is Kind.JOB_RETRIED:
+                cell.retries.append(None)
+                cell.runs.append(event[9])
+            elif kind is Kind.CANCEL_REQUESTED:
+                cell.cancel_requests.append(None)
+            elif kind is Kind.WORKER_REPLACED:
+                self.replaced.labels(event[1]).inc()
+
+    def count(self) -> None:
+        """Count what was noted. Another thread that does so at this moment is not waited for."""
+        if self._counting.acquire(blocking=False):
+            try:
+                for (pool, job_name), cell in list(self._cells.items()):
+                    self._count(pool, job_name, cell)
+            finally:
+                self._counting.release()
+
+    def _count(self, pool: str, job_name: str, cell: _Cell) -> None:
+        if accepted := len(_taken(cell.accepted)):
+            self.submitted.labels(pool, "accepted", "").inc(accepted)
+        for code, number in Tally(_taken(cell.rejected)).items():
+            self.submitted.labels(pool, "rejected", code).inc(number)
+        for (state, reason), number in Tally(_taken(cell.ends)).items():
+            self.finished.labels(pool, job_name, state, reason).inc(number)
+        if retries := len(_taken(cell.retries)):
+            self.retries.labels(pool, job_name).inc(retries)
+        if requests := len(_taken(cell.cancel_requests)):
+            self.cancel_requests.labels(pool).inc(requests)
+        if waits := _taken(cell.waits):
+            _observe(self.queue_wait.labels(pool, job_name), waits)
+        if runs := _taken(cell.runs):
+            _observe(self.run_time.labels(pool, job_name), runs)
 
     def show(self, pool: Pool) -> None:
         """Set the gauges of one pool to what is true now."""
@@ -115,23 +186,71 @@ class Metrics:
             gauge.set(getattr(stats, field))
 
 
-metrics = Metrics()
+def _taken(noted: list[Item]) -> list[Item]:
+    """Empty a list to which other threads append, and return what was in it."""
+    items = noted[:]
+    del noted[: len(items)]
+    return items
 
 
-def on_event(event: Event) -> None:
-    """Count one event and set the gauges of its pool."""
-    metrics.count(event)
-    active = runtime.peek()
-    pool = active.pools.get(event.pool) if active is not None else None
-    if pool is not None:
-        metrics.show(pool)
+def _observe(child: Any, values: list[float]) -> None:
+    """Observe many values at once: bucket by bucket where the library's own fields can be used, else one by one."""
+    try:
+        bounds, buckets, total = child._upper_bounds, child._buckets, child._sum
+    except AttributeError:
+        for value in values:
+            child.observe(value)
+        return
+    values.sort()
+    seen = 0
+    for bound, bucket in zip(bounds, buckets, strict=True):
+        below = bisect_right(values, bound)
+        if below > seen:
+            bucket.inc(below - seen)
+            seen = below
+            if seen == len(values):
+                break
+    total.inc(sum(values))
+
+
+class _AtScrape:
+    """Has everything counted before a registry shows it. Registered before the metrics: it is asked first."""
+
+    def describe(self) -> Iterator[Any]:
+        """Name nothing: a registry asks when the collector is registered, and there is nothing to count yet."""
+        return iter(())
+
+    def collect(self) -> Iterator[Any]:
+        """Show nothing of its own."""
+        refresh()
+        return iter(())
+
+
+def _register() -> Metrics:
+    known = getattr(REGISTRY, "_names_to_collectors", {})
+    if f"{PREFIX}_workers" not in known:  # a module loaded a second time finds the first one's
+        REGISTRY.register(_AtScrape())
+    return Metrics()
+
+
+metrics = _register()
+
+
+def on_events(events: Sequence[RawEvent]) -> None:
+    """Note events for the next scrape; show everything where the gauges alone have changed, which nobody counts."""
+    if events[0][0] is POOL_CHANGED:
+        refresh()
+    else:
+        metrics.note(events)
 
 
 def refresh() -> None:
-    """Set the gauges of every pool of this process, so that a pool shows before its first job."""
+    """Count what was noted and set the gauges of every pool of this process, so that one shows before its first job."""
+    metrics.count()
     try:
-        pools = runtime.current().pools
+        active = runtime.current()
     except ConfigurationError:
         return  # reported by the check and by every submit
-    for pool in pools.values():
+    for pool in active.pools.values():
         metrics.show(pool)
+    metrics.lag.set(active.lag.seconds)

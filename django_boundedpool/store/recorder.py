@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -113,34 +113,46 @@ class Recorder:
         Raises:
             StoreError: it is not durable; unless `unknown` is set, it provably never will be.
         """
+        (error,) = self.insert_all([snapshot], timeout)
+        if error is not None:
+            raise error
+
+    def insert_all(self, snapshots: Sequence[Snapshot], timeout: float) -> list[StoreError | None]:
+        """Make new rows durable, in one transaction as far as it may be that large.
+
+        Returns for each row, in order: None if it is committed, else the error that `insert` would raise.
+        """
         self.start()
-        pending = _Insert(snapshot)
+        waiting = [_Insert(snapshot) for snapshot in snapshots]
+        deadline = time.monotonic() + timeout
         with self._lock:
             if self._stopped:
                 raise StoreError("the recorder has stopped")
             if len(self._updates) >= MAX_PENDING:
                 raise StoreError(f"{len(self._updates)} states are waiting to be written")
-            self._inserts[snapshot.id] = pending
+            self._inserts.update((pending.row.id, pending) for pending in waiting)
         self._inbox.put(None)
         try:
-            committed = pending.done.wait(timeout)
-        except BaseException:  # a signal handler's SystemExit: the submit will not accept the row
+            return [self._outcome(pending, deadline, timeout) for pending in waiting]
+        except BaseException:  # a signal handler's SystemExit: the submit will not accept the rows
             with self._lock:
-                pending.unwanted = True
+                for pending in waiting:
+                    pending.unwanted = True
             raise
-        if not committed:
+
+    def _outcome(self, pending: _Insert, deadline: float, timeout: float) -> StoreError | None:
+        if not pending.done.wait(max(0.0, deadline - time.monotonic())):
             with self._lock:
                 if not pending.done.is_set():
                     if pending.in_flight:
                         pending.unwanted = True
                     else:
-                        self._inserts.pop(snapshot.id, None)
+                        self._inserts.pop(pending.row.id, None)
                         if pending.uncertain:
-                            self.settle(snapshot.id)
+                            self.settle(pending.row.id)
                     unknown = pending.in_flight or pending.uncertain
-                    raise StoreError(f"no commit within {timeout:g} s", unknown=unknown)
-        if pending.error is not None:
-            raise pending.error
+                    return StoreError(f"no commit within {timeout:g} s", unknown=unknown)
+        return pending.error
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a newer version of a row soon. Never waits."""
@@ -499,6 +511,26 @@ class DirectRecorder:
                 writes.insert([snapshot], self.alias)
         except DatabaseError as error:
             raise StoreError(missing_table(error, self.alias) or f"the database refused the row: {error}") from error
+
+    def insert_all(self, snapshots: Sequence[Snapshot], timeout: float) -> list[StoreError | None]:
+        """INSERT rows, with one statement where none is refused; returns for each None or its error."""
+        if len(snapshots) > 1:
+            try:
+                with transaction.atomic(using=self.alias):
+                    for start in range(0, len(snapshots), BATCH):
+                        writes.insert(snapshots[start : start + BATCH], self.alias)
+                return [None] * len(snapshots)
+            except DatabaseError as error:
+                logger.debug("Rows were refused together (%s); inserting one by one.", error)
+        errors: list[StoreError | None] = []
+        for snapshot in snapshots:
+            try:
+                self.insert(snapshot, timeout)
+            except StoreError as error:
+                errors.append(error)
+            else:
+                errors.append(None)
+        return errors
 
     def save(self, snapshot: Snapshot) -> None:
         """UPDATE the row."""

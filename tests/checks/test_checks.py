@@ -143,18 +143,7 @@ def test_V06_a_key_like_no_other_lists_them_all(settings: Any) -> None:
     settings.BOUNDED_POOLS = {"default": {"XYZ": 1}}
     settings.BOUNDED_POOL_OPTIONS = {"XYZ": 1}
     pool, options = messages("boundedpool.E001")
-    later = {
-        "PRIORITY_SHARES",
-        "SHED",
-        "WAIT",
-        "OWNER_LIMIT",
-        "MAX_DEFER",
-        "ADOPT_WITHIN",
-        "PERSIST",
-        "LINGER",
-        "CARRY",
-    }
-    later |= {"HAND_OVER_TO", "OVERFLOW"}
+    later = {"ADOPT_WITHIN", "LINGER", "HAND_OVER_TO", "OVERFLOW"}
     assert [key for key in POOL_KEYS if key not in str(pool.hint)] == [key for key in POOL_KEYS if key in later]
     assert all(key in str(options.hint) for key in OPTION_KEYS)
 
@@ -202,7 +191,16 @@ def test_V06_a_setting_that_is_no_such_dictionary_is_an_error(settings: Any, set
         {"RETENTION": {"failed": 0}},
         {"TIMEOUT": 0},
         {"ON_SHUTDOWN": "panic"},
-        {"PERSIST": "memory"},  # not built yet
+        {"PERSIST": "behind"},  # not built yet
+        {"PERSIST": "never"},
+        {"CARRY": "project.carriers.tenant"},
+        {"CARRY": ("tenant",)},
+        {"PRIORITY_SHARES": {101: 0.5}},
+        {"PRIORITY_SHARES": {-1: 1.5}},
+        {"SHED": 1},
+        {"WAIT": -1},
+        {"OWNER_LIMIT": 0},
+        {"MAX_DEFER": "1h"},
     ],
 )
 def test_V06_contradictions_are_errors(settings: Any, values: dict[str, Any]) -> None:
@@ -460,6 +458,67 @@ def test_rows_that_vanish_before_anybody_polls_are_a_warning(settings: Any, kept
     assert ids() == ({"boundedpool.W007"} if reported else set())
     if reported:
         assert "failed" in messages("boundedpool.W007")[0].msg
+
+
+# E005, W010, and pools without rows ----------------------------------------------------------------------------------
+
+
+class Tenant:
+    def capture(self) -> object: ...
+
+    def restore(self, value: object) -> None: ...
+
+
+class AsyncCarrier:
+    async def capture(self) -> object: ...
+
+    def restore(self, value: object) -> None: ...
+
+
+tenant, async_carrier = Tenant(), AsyncCarrier()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("no.such.module", "cannot be imported"), ("tests.checks.raises_at_import.x", "cannot be imported"),
+     (f"{__name__}.missing", "cannot be imported"), (f"{__name__}.not_callable", "no method capture"),
+     (f"{__name__}.async_carrier", "async capture"), (f"{__name__}.Tenant", "needs an instance")],
+)  # fmt: skip
+def test_what_is_no_carrier_is_an_error(settings: Any, name: str, why: str) -> None:
+    settings.BOUNDED_POOLS = {
+        "default": {"CARRY": (f"{__name__}.tenant", name)},
+        "x": {"CARRY": [f"{__name__}.tenant"]},
+    }
+    (message,) = run()
+    assert message.id == "boundedpool.E005"
+    assert repr(name) in message.msg
+    assert why in message.msg
+    assert "BOUNDED_POOLS['default']['CARRY']" in message.msg
+
+
+@pytest.mark.parametrize(("wait", "atomic", "reported"), [(0, True, False), (5, False, False), (5, True, True)])
+def test_a_wait_that_has_no_effect_in_views_is_a_warning(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, wait: float, atomic: bool, reported: bool
+) -> None:
+    settings.BOUNDED_POOLS = {"default": {"WAIT": wait}, "x": {}}
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
+    assert ids() == ({"boundedpool.W010"} if reported else set())
+    if reported:
+        (message,) = run()
+        assert "WAIT of pool 'default'" in message.msg
+        assert "non_atomic_requests" in str(message.hint)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(("other", "stored"), [("memory", False), ("commit", True)])
+def test_jobs_that_are_stored_nowhere_need_no_database(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, other: str, stored: bool
+) -> None:
+    settings.BOUNDED_POOLS = {"default": {"PERSIST": "memory"}, "other": {"PERSIST": other}}
+    database(monkeypatch, {"ENGINE": SQLITE, "NAME": ":memory:", "OPTIONS": {}})
+    assert ids() == ({"boundedpool.W004", "boundedpool.W008"} if stored else set())
+    settings.BOUNDED_POOL_OPTIONS = {"DATABASE": "nowhere"}  # where ids that nobody knows are looked up
+    assert ids() == {"boundedpool.E001"}
 
 
 # The documentation ---------------------------------------------------------------------------------------------------

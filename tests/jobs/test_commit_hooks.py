@@ -10,10 +10,10 @@ import pytest
 from django.db import connections, transaction
 
 from django_boundedpool import JobState, pools
-from django_boundedpool.engine.drain import DrainReport
 from django_boundedpool.engine.errors import ConfigurationError
 from django_boundedpool.engine.pool import Pool
 from django_boundedpool.engine.record import Snapshot
+from django_boundedpool.engine.report import DrainReport
 from django_boundedpool.lifecycle import runtime
 from django_boundedpool.models import Job
 from django_boundedpool.store import writes

@@ -1,8 +1,9 @@
 """@job refuses what cannot work when it is written, not when it runs."""
 
 import importlib.util
+import inspect
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -37,6 +38,10 @@ async def asynchronous():
     pass
 
 
+async def async_generator():
+    yield 1
+
+
 def generator():
     yield 1
 
@@ -59,7 +64,7 @@ def test_options_are_read_with_units():
 
 @pytest.mark.parametrize(
     ("word", "ours"),
-    [("bind", "takes_context"), ("countdown", "start_deadline"), ("eta", "start_deadline"), ("max_retries", "retry="),
+    [("bind", "takes_context"), ("countdown", "run_after"), ("eta", "run_after"), ("max_retries", "retry="),
      ("expires", "start_deadline"), ("queue", "pool"), ("rate_limit", "WORKERS"), ("soft_time_limit", "timeout")],
 )  # fmt: skip
 def test_words_from_elsewhere_name_ours(word, ours):
@@ -76,7 +81,8 @@ def test_methods_from_elsewhere_name_ours(method):
 @pytest.mark.parametrize(
     "options",
     [{"priority": 101}, {"priority": True}, {"timeout": 0}, {"timeout": "5"}, {"retry": 3}, {"pool": None}, {"typo": 1},
-     {"takes_context": 1}, {"sensitive": "password"}, {"public_errors": (1,)}, {"retention": -1}, {"name": 5}],
+     {"takes_context": 1}, {"sensitive": "password"}, {"public_errors": (1,)}, {"retention": -1}, {"name": 5},
+     {"owner_limit": 0}, {"owner_limit": True}, {"lane": "gpu"}],
 )  # fmt: skip
 def test_an_impossible_option_is_refused(options):
     with pytest.raises(ConfigurationError, match=next(iter(options))):
@@ -85,12 +91,25 @@ def test_an_impossible_option_is_refused(options):
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [(asynchronous, "async"), (generator, "generator"), (lambda: 1, "module level"), (len, "module level"),
+    [(async_generator, "generator"), (generator, "generator"), (lambda: 1, "module level"), (len, "module level"),
      (jobs_for_tests.add, "job already")],
 )  # fmt: skip
 def test_only_plain_functions_at_module_level_are_jobs(function, why):
     with pytest.raises(ConfigurationError, match=why):
         job(function)
+
+
+def test_an_async_function_is_a_job_and_calling_it_gives_its_coroutine():
+    declared = job(asynchronous)
+    assert declared.spec.asynchronous
+    coroutine = declared()
+    assert inspect.iscoroutine(coroutine)
+    coroutine.close()
+
+
+def test_an_async_job_cannot_be_in_the_cpu_lane():
+    with pytest.raises(ConfigurationError, match="would stop the event loop"):
+        job(lane="cpu")(asynchronous)
 
 
 def test_a_method_is_no_job():
@@ -116,11 +135,16 @@ def test_using_gives_a_changed_copy():
     changed = jobs_for_tests.add.using(priority=5, batch="b", retry=Retry(max_attempts=2))
     assert changed.spec.priority == 5
     assert jobs_for_tests.add.spec.priority == 0
+    again = changed.using(batch="c")
+    assert (again.spec, again._call.batch, changed._call.batch) == (changed.spec, "c", "b")
+    assert (again(1, 2), again.__name__) == (3, "add")
 
 
 @pytest.mark.parametrize(
-    "options", [{"name": "x"}, {"sensitive": ()}, {"takes_context": True}, {"typo": 1}, {"batch": "x" * 192}]
-)
+    "options",
+    [{"name": "x"}, {"sensitive": ()}, {"takes_context": True}, {"lane": "cpu"}, {"typo": 1}, {"batch": "x" * 192},
+     {"wait": -1}, {"wait": "1"}, {"deadline": datetime(2030, 1, 1)}, {"run_after": -1}, {"run_after": "soon"}],
+)  # fmt: skip
 def test_using_refuses_what_belongs_elsewhere(options):
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         jobs_for_tests.add.using(**options)

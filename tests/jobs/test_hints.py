@@ -9,7 +9,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.functional import SimpleLazyObject
 
-from django_boundedpool import InvalidArguments, PayloadTooLarge, QueueFull, job, pools
+from django_boundedpool import InvalidArguments, PayloadTooLarge, QueueFull, job, pools, submit_many
 from django_boundedpool import jobs as jobs_module
 from django_boundedpool.engine.errors import ConfigurationError
 from django_boundedpool.engine.record import describe_error
@@ -67,7 +67,7 @@ def test_the_name_of_a_pool_is_an_option():
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("option", ["on_lost", "at_most_once", "on_shutdown", "owner_limit", "lane"])
+@pytest.mark.parametrize("option", ["on_lost", "at_most_once", "on_shutdown"])
 def test_options_of_a_later_version_are_named_as_such(option):
     with pytest.raises(ConfigurationError, match=f"does not have {option} yet"):
         job(**{option: 1})(plain)
@@ -75,15 +75,16 @@ def test_options_of_a_later_version_are_named_as_such(option):
 
 @pytest.mark.fast
 def test_an_owner_is_given_at_the_submit():
-    with pytest.raises(ConfigurationError, match=r"belongs to using\(owner=...\)"):
-        job(owner=1)(plain)
+    for option in ("owner", "wait", "deadline", "run_after"):
+        with pytest.raises(ConfigurationError, match=rf"belongs to using\({option}=...\)"):
+            job(**{option: 1})(plain)
 
 
 # using ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("option", ["idempotency_key", "wait", "deadline", "run_after", "hand_over"])
+@pytest.mark.parametrize("option", ["idempotency_key", "hand_over"])
 def test_using_names_what_a_later_version_has(option):
     with pytest.raises(ConfigurationError, match=f"does not have {option} yet"):
         jobs.add.using(**{option: 1})
@@ -106,10 +107,12 @@ def test_using_lists_what_it_takes_and_what_was_meant():
 def test_an_option_among_the_arguments_is_sent_to_using(inline):
     with pytest.raises(InvalidArguments, match=r"'owner' is an option: using\(owner=...\).submit\(...\)\."):
         jobs.echo.submit("a", owner=3)
-    with pytest.raises(InvalidArguments, match="countdown: here it is start_deadline"):
+    with pytest.raises(InvalidArguments, match=r"countdown: here it is using\(run_after="):
         jobs.echo.submit("a", countdown=3)
-    with pytest.raises(InvalidArguments, match="does not have run_after yet"):
+    with pytest.raises(InvalidArguments, match=r"'run_after' is an option: using\(run_after=...\)"):
         jobs.echo.submit("a", run_after=3)
+    with pytest.raises(InvalidArguments, match="does not have idempotency_key yet"):
+        jobs.echo.submit("a", idempotency_key="k")
     with pytest.raises(InvalidArguments) as caught:
         jobs.echo.submit("a", other=3)
     assert "option" not in str(caught.value)
@@ -130,8 +133,13 @@ def test_a_lazy_user_is_called_a_user(inline, user):
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(("method", "hint"), [("asubmit", "sync_to_async(job.submit)"), ("submit_many", "not in this")])
-def test_methods_of_a_later_version_are_named_as_such(method, hint):
+@pytest.mark.parametrize(
+    ("method", "hint"),
+    [("submit_many", "django_boundedpool.submit_many([(job, args, kwargs), ...])"),
+     ("asubmit_many", "await sync_to_async(django_boundedpool.submit_many)"),
+     ("map", "django_boundedpool.submit_many([(job, args), ...])")],
+)  # fmt: skip
+def test_methods_that_people_look_for_say_what_to_write(method, hint):
     with pytest.raises(AttributeError) as caught:
         getattr(jobs.add, method)
     assert hint in str(caught.value)
@@ -145,13 +153,19 @@ def test_on_an_event_loop_the_owner_and_the_submit_have_their_line(db):
 
     with pytest.raises(SynchronousOnlyOperation) as caught:
         async_to_sync(view)()
-    assert "await sync_to_async(job.using(owner=await request.auser()).submit)(...)" in str(caught.value)
+    assert "jobs_for_tests.add.submit() would block the event loop; use `await add.asubmit(...)`." in str(caught.value)
+
+    async def many():
+        submit_many([(jobs.add, (1,))])
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"submit_many\(\) would .* `await sync_to_async\(submit_many\)"):
+        async_to_sync(many)()
 
 
 @pytest.mark.parametrize("refused", [QueueFull, PayloadTooLarge])
 def test_a_refusal_without_the_middleware_says_what_answers_it(inline, settings, monkeypatch, refused):
     if refused is QueueFull:
-        monkeypatch.setattr(pools["default"], "check_open", lambda name: full())
+        monkeypatch.setattr(pools["default"], "check_open", lambda spec, **how: full())
     argument = "x" * 100_000
 
     def full():

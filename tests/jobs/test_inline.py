@@ -7,12 +7,17 @@ from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.test import TestCase, override_settings
 
-from django_boundedpool import InvalidArguments, JobState, PayloadTooLarge, QueueFull, pools
+from django_boundedpool import Expired, InvalidArguments, JobState, JobTimedOut, PayloadTooLarge, QueueFull, job, pools
 from django_boundedpool.engine.errors import ConfigurationError
 from django_boundedpool.models import Job
 from django_boundedpool.testing import reset
 
 from . import jobs_for_tests as jobs
+
+
+def doubles(number):
+    return number * 2
+
 
 INLINE = override_settings(BOUNDED_POOL_OPTIONS={"INLINE": True})
 
@@ -43,6 +48,17 @@ class InlineInTestCase(TestCase):
         with pytest.raises(ValueError, match="x"):
             handle.result()
         assert Job.objects.get(pk=handle.id).error["type"] == "ValueError"
+
+    def test_a_deferred_start_is_not_waited_for_and_a_deadline_is_kept(self):
+        assert jobs.add.using(run_after=60, deadline=120).submit(1).result() == 1
+        with pytest.raises(Expired):
+            jobs.add.using(deadline=0).submit(1)
+        with pytest.raises(JobTimedOut):
+            jobs.obedient.using(deadline=0.1).submit().result()
+
+    def test_a_job_of_the_cpu_lane_runs_here_as_any_other(self):
+        assert jobs.add.using(wait=5).submit(1).result() == 1
+        assert job(lane="cpu", name="tests.inline.computes")(doubles).submit(2).result() == 4
 
     def test_retries_follow_at_once(self):
         handle = jobs.flaky.submit()

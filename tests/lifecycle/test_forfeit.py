@@ -117,13 +117,13 @@ def test_row_of_a_submit_that_began_before_the_loss_belongs_to_the_old_owner(mon
     """Whoever declared the old one lost looks for its rows; under the new name this one would run as if owned."""
     note.submit("before").result(10)
     recorder = runtime.current().recorder
-    real, owners = recorder.insert, []
+    real, owners = recorder.insert_all, []
 
-    def insert(snapshot: Any, timeout: float) -> None:
+    def insert_all(snapshots: Any, timeout: float) -> Any:
         owners.append(lose())
-        real(snapshot, timeout)
+        return real(snapshots, timeout)
 
-    monkeypatch.setattr(recorder, "insert", insert)
+    monkeypatch.setattr(recorder, "insert_all", insert_all)
     handle = note.submit("never")
     assert_given_up(handle, owners[0])
     assert ran == ["before"]

@@ -109,6 +109,13 @@ def test_a_draining_process_shows(inline: None) -> None:
     assert value(scrape(), "draining") == 1
 
 
+def test_the_lag_of_the_process_shows_without_a_pool(inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = scrape()
+    assert found[f"{PREFIX}gil_lag_seconds", frozenset()] >= 0
+    monkeypatch.setattr(type(runtime.current().lag), "seconds", property(lambda lag: 0.25))
+    assert scrape()[f"{PREFIX}gil_lag_seconds", frozenset()] == 0.25
+
+
 def test_the_gauges_follow_changed_settings(db: None, settings: Any) -> None:
     for workers in (2, 5):
         settings.BOUNDED_POOLS = {"default": {"WORKERS": workers}}
@@ -172,7 +179,8 @@ def test_M05_setting_the_app_up_twice_counts_once(inline: None, change: Callable
 def test_M05_a_second_registry_has_its_own_metrics() -> None:
     registry = CollectorRegistry()
     second = metrics.Metrics(registry)
-    second.count(Event(kind=Kind.JOB_ACCEPTED, pool="second"))
+    second.note([Event(kind=Kind.JOB_ACCEPTED, pool="second")])
+    second.count()
     text = generate_latest(registry).decode()
     assert 'django_boundedpool_submitted_total{code="",outcome="accepted",pool="second"} 1.0' in text
     assert 'pool="second"' not in generate_latest().decode()
@@ -188,7 +196,8 @@ def test_M05_names_are_unique_after_the_suffix_rules_and_follow_them() -> None:
         *(Event(kind=kind, pool="p", job_name="j") for kind in Kind),
         Event(state=JobState.FAILED, reason=Reason.ERROR, **finished),
     ):
-        second.count(event)
+        second.note([event])
+    second.count()
     names = [family.name for family in registry.collect()]
     samples = [s.name for f in registry.collect() for s in {s.name: s for s in f.samples}.values()]
     assert len(names) == len(set(names))
@@ -227,7 +236,9 @@ print(add.submit(1, 2).result())
 
 @pytest.mark.fast
 def test_a_job_of_a_pool_that_is_gone_is_counted(settings: Any) -> None:
-    metrics.on_event(Event(kind=Kind.JOB_RETRIED, pool="gone", job_name="j"))
+    before = generate_latest().decode().count('pool="gone"')
+    metrics.on_events([Event(kind=Kind.JOB_RETRIED, pool="gone", job_name="j")])
+    assert generate_latest().decode().count('pool="gone"') > before
 
 
 @pytest.mark.slow
@@ -243,6 +254,7 @@ request_started.send(object)
 from django_boundedpool.engine.events import Event, Kind
 from django_boundedpool.lifecycle import runtime
 runtime.EVENTS.emit([Event(kind=Kind.JOB_ACCEPTED, pool="default")] * 5)
+request_started.send(object)  # the scrape's own
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 registry = CollectorRegistry()
 multiprocess.MultiProcessCollector(registry)

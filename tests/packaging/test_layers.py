@@ -23,6 +23,8 @@ LAYERS = (
     ("store",),
     ("limits",),
     ("lifecycle",),
+    ("surroundings",),
+    ("carry",),
     ("context", "signals", "submission"),
     ("handles",),
     ("jobs",),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -82,3 +83,23 @@ def test_cancel_request_to_one_worker_stops_a_job_in_the_other(bench: Bench, com
     until(asked, "the other worker answers")
     until(lambda: bench.keys("interrupted") == [id], "the job was told", within=3)
     until(lambda: bench.outcomes() == {"cancelled/user": 1}, "it is written down", within=3)
+
+
+def test_R05_a_job_longer_than_every_interval_runs_once_in_the_process_that_has_it(bench: Bench) -> None:
+    """It holds its thread in a blocking call; its process gives signs of life meanwhile, and nobody hands it out."""
+    command = KINDS["uvicorn"].command
+    intervals = {"heartbeat": 0.5, "lost_after": 1}
+    server = bench.serve(command, workers=2, **intervals)
+    bench.serve(command, workers=2, **intervals)
+    ids = server.submit(2, 3)
+    until(lambda: sorted(bench.keys("start")) == sorted(ids), "both jobs run")
+    beats = set()
+    while len(bench.keys("end")) < 2:
+        beats.update(bench._query(f"SELECT heartbeat_at FROM boundedpool_process WHERE pid = {server.pid}"))
+        assert [row.outcome for row in bench.jobs().values()].count("abandoned/process_lost") == 0
+        time.sleep(0.05)
+    assert len(beats) >= 4
+    until(lambda: bench.outcomes() == {"succeeded": 2}, "their ends are written")
+    assert sorted(bench.keys("start")) == sorted(ids)
+    assert {row.attempt for row in bench.jobs().values()} == {1}
+    check_truth(bench, ids)
