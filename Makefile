@@ -12,9 +12,10 @@ HAVE_DEMO := $(VENV)/.have-demo
 HAVE_TEST := $(VENV)/.have-test
 HAVE_LINT := $(VENV)/.have-lint
 HAVE_DOCS := $(VENV)/.have-docs
+HAVE_BENCH := $(VENV)/.have-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast e2e databases matrix lint format types docs wheel ci clean
+.PHONY: help demo test fast e2e databases bench matrix lint format types docs wheel ci clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -37,6 +38,9 @@ e2e: $(HAVE_TEST) ## the tests that drive a headless Chromium
 
 databases: $(HAVE_TEST) ## the tests that touch the database, on SQLite, PostgreSQL and MariaDB
 	@for db in sqlite postgresql mysql; do echo "== $$db"; TEST_DB=$$db $(BIN)/python -m pytest -m database $(ARGS) || exit 1; done
+
+bench: $(HAVE_BENCH) ## the benchmarks; fails if a target is missed. ARGS="throughput --rounds 3" chooses
+	@$(BIN)/python benchmarks/engine.py $(ARGS)
 
 matrix: ## the fast tests on each supported Python and Django pair
 	@.ci/cell 3.11 5.2
@@ -105,4 +109,9 @@ $(HAVE_LINT): pyproject.toml | $(VENV)/.created
 $(HAVE_DOCS): pyproject.toml | $(VENV)/.created
 	@echo "Installing Sphinx (once)"
 	@$(PIP) -e '.[docs]'
+	@touch $@
+
+$(HAVE_BENCH): pyproject.toml | $(VENV)/.created
+	@echo "Installing what the benchmarks need (once)"
+	@$(PIP) -e '.[bench]'
 	@touch $@
