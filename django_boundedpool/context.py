@@ -41,13 +41,12 @@ NO_ARGUMENTS = "[[],{}]"
 class JobContext:
     """One attempt of a job, from inside. Safe from any thread the job starts; worthless after the attempt."""
 
-    __slots__ = ("__weakref__", "_attempt", "_outside", "_pool", "_record", "_token")
+    __slots__ = ("__weakref__", "_attempt", "_outside", "_pool", "_record")
 
     def __init__(self, record: JobRecord, pool: Pool) -> None:
         self._record = record
         self._pool = pool
         self._attempt = record.attempt
-        self._token = record.token
         self._outside = False
 
     @property
@@ -88,12 +87,12 @@ class JobContext:
     @property
     def cancelled(self) -> bool:
         """Whether the job was asked to stop, for any reason: a request, its time-out, a shutdown."""
-        return self._token.fired
+        return self.reason is not None
 
     @property
     def reason(self) -> Reason | None:
         """Why the job was asked to stop, or None."""
-        return self._token.reason
+        return self._record.stop_reason if self._record.attempt == self._attempt else None
 
     @property
     def deadline(self) -> datetime | None:
@@ -108,7 +107,8 @@ class JobContext:
 
     def check(self) -> None:
         """Raise `JobInterrupted` if the job was asked to stop; otherwise return at once."""
-        self._token.check()
+        if (reason := self.reason) is not None:
+            raise JobInterrupted(reason)
 
     def sleep(self, seconds: float) -> None:
         """Sleep for `seconds`, but raise `JobInterrupted` at once when the job is asked to stop.
@@ -122,7 +122,7 @@ class JobContext:
                 "context.sleep() would block the event loop; use `await asyncio.sleep(...)`, which a request to stop "
                 "interrupts as well."
             )
-        self._token.sleep(seconds)
+        self._record.token.sleep(seconds)
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the job is asked to stop, or at once if it was: to close a client or end a statement.
@@ -137,7 +137,7 @@ class JobContext:
                 if threading.current_thread().name == "boundedpool-cancel":
                     connections.close_all()  # nothing else ever would, and a connection pool would run dry
 
-        self._token.on_fire(call)
+        self._record.token.on_fire(call)
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Report how far the job is.
@@ -238,7 +238,7 @@ def _prepared(record: JobRecord, active: runtime.Runtime) -> tuple[JobContext, l
     context = JobContext(record, active.pools[record.spec.pool])
     text = record.payload
     if text is None:  # ended (given up, forfeited) between its start and this line
-        raise JobInterrupted(record.token.reason or Reason.SHUTDOWN)
+        raise JobInterrupted(record.stop_reason or Reason.SHUTDOWN)
     # Reading JSON is a third of what a job without arguments costs here.
     args, kwargs = payload.decode(text) if text != NO_ARGUMENTS else ([], {})
     if record.spec.takes_context:

@@ -25,6 +25,8 @@ from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import BaseConnectionHandler
 
+from .engine import worker
+
 logger = logging.getLogger("django_boundedpool.jobs")
 
 #: Connections by the `Local` in which a handler keeps them, and their alias there. Not by handler: tests that change
@@ -62,7 +64,7 @@ def call(code: Callable[..., Any], *args: Any) -> Any:
 
 def _call(code: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     # Not a generator's context manager: that assigns to the exception which passes through, and some refuse it.
-    pid = os.getpid()
+    here = worker.forks
     if not without_connections():
         reset_queries()
         close_old_connections()
@@ -71,7 +73,7 @@ def _call(code: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         value = code(*args)
     finally:
         # A child that the job forked must not close the connections that it shares with its parent.
-        if os.getpid() == pid:
+        if worker.forks == here:
             if opened := _opened():
                 _keep(opened)
             if opened or not without_connections():

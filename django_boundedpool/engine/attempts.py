@@ -192,7 +192,7 @@ class Attempts(Places):
                 result = self._checked_result(value)
             except Exception as error:  # noqa: BLE001 - whatever the value does when it is read, its job has failed
                 fault = error
-        if record.token.reason is TIMED_OUT:
+        if record.stop_reason is TIMED_OUT:
             return self._failed(record, self._timed_out(record), worker)
         described = describe_error(fault) if fault is not None else None
         effects = Effects()
@@ -210,7 +210,7 @@ class Attempts(Places):
 
     def attempt_raised(self, record: JobRecord, error: BaseException, worker: Worker | None = None) -> JobRecord | None:
         """Conclude an attempt whose code raised `error`; return what `worker` is to run next."""
-        if record.token.reason is TIMED_OUT:
+        if record.stop_reason is TIMED_OUT:
             timed_out = self._timed_out(record)
             if not isinstance(error, JobInterrupted | asyncio.CancelledError):
                 timed_out.__cause__ = error
@@ -238,7 +238,8 @@ class Attempts(Places):
     def _end_of_ghost_locked(self, record: JobRecord, effects: Effects) -> None:
         """Free the worker of a job that was given up: its code has ended at last, and its outcome is discarded."""
         self._ghosts.pop(record, None)
-        effects.calls.append((CancelToken.clear, record.token))
+        if record.made_token is not None:
+            effects.calls.append((CancelToken.clear, record.made_token))
 
     def _go_on_locked(self, record: JobRecord, worker: Worker | None, effects: Effects) -> JobRecord | None:
         """Use the worker that `record` has left: by `worker` itself, or by whoever can."""
@@ -321,7 +322,7 @@ class Attempts(Places):
         policy = record.spec.retry
         timed_out = isinstance(error, JobTimedOut)
         # The request is noted under the lock a moment before the token fires: whichever the code saw, it counts.
-        asked = record.cancel_requested or (Reason.SHUTDOWN if record.token.reason is Reason.SHUTDOWN else None)
+        asked = record.cancel_requested or (Reason.SHUTDOWN if record.stop_reason is Reason.SHUTDOWN else None)
         if asked is not None and not timed_out:
             if not isinstance(error, JobInterrupted | asyncio.CancelledError):
                 record.error = described
@@ -370,7 +371,8 @@ class Attempts(Places):
             self._end_locked(record, JobState.ABANDONED, Reason.DRAIN_DEADLINE, effects, noted=True)
             return
         del self._running[record]
-        effects.calls.append((CancelToken.clear, record.token))
+        if record.made_token is not None:
+            effects.calls.append((CancelToken.clear, record.made_token))
         record.move(QUEUED)
         record.due = due
         record.run_after = self.clock.time() + delay

@@ -8,6 +8,7 @@ it is held for a third of the time, since clocks are read and events are made be
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from typing import Any
 
 from .admission import Admission
 from .attempts import Attempts
-from .cancellation import CancelToken
 from .events import ACCEPTED, FINISHED, STARTED
 from .record import JobRecord
 from .spec import CPU, LOOP, THREAD
@@ -25,7 +25,16 @@ from .worker import Worker
 
 logger = logging.getLogger("django_boundedpool.engine")
 
+#: The thread that signal handlers run in.
 MAIN = main_thread().ident
+
+
+def _forked() -> None:
+    global MAIN
+    MAIN = main_thread().ident
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def stand_back(taken: Callable[[], bool]) -> None:
@@ -59,8 +68,8 @@ class Express(Admission, Attempts):
         record.state = QUEUED
         lock = self._lock
         if get_ident() != MAIN:
-            if not lock.acquire(blocking=False):
-                stand_back(lambda: not lock.acquire(blocking=False))
+            if not lock.acquire(False):
+                stand_back(lambda: not lock.acquire(False))
             try:
                 express, begun, worker, picture = self._admit_locked(record, now)
             finally:
@@ -139,7 +148,7 @@ class Express(Admission, Attempts):
         record.state = RUNNING
         record.version += 1
         record.attempt += 1
-        record.token = CancelToken()
+        record.made_token = None
         record.started = wall
         record.started_mono = now
         self._running[record] = thread
@@ -159,7 +168,8 @@ class Express(Admission, Attempts):
         if (value is not None and spec.store_result) or record.owner_key:
             return super().attempt_returned(record, value, worker)
         # The token of an async job knows its flight.
-        if record.token.reason is not None if runs_on is LOOP else not record.token.untouched:
+        token = record.made_token
+        if token is not None and (token.reason is not None if runs_on is LOOP else not token.untouched):
             return super().attempt_returned(record, value, worker)
         if runs_on is CPU or (worker is None and runs_on is not LOOP):
             return super().attempt_returned(record, value, worker)
@@ -168,8 +178,8 @@ class Express(Admission, Attempts):
         following = picture = None
         queue = self._queue
         lock = self._lock
-        if not lock.acquire(blocking=False):
-            stand_back(lambda: not lock.acquire(blocking=False))
+        if not lock.acquire(False):
+            stand_back(lambda: not lock.acquire(False))
         try:
             express = (
                 record.state is RUNNING
@@ -212,8 +222,8 @@ class Express(Admission, Attempts):
             0.0, now - record.started_mono, 0.0, None,
         )
         try:
-            if runs_on is LOOP:
-                record.token.clear()  # of the flight, which is over
+            if runs_on is LOOP and token is not None:
+                token.clear()  # of the flight, which is over
             self._save(self._picture(record))
             if following is None:
                 self._emit((ended,))

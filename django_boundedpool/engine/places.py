@@ -213,8 +213,9 @@ class Places:
         record.move(state, reason)
         record.payload = None
         # It has callbacks, or was fired. A ghost is told to stop first, and its token cleared when its code ends.
-        if not record.token.untouched and record not in self._ghosts:
-            effects.calls.append((CancelToken.clear, record.token))  # finalizers may run: never under the lock
+        token = record.made_token
+        if token is not None and not token.untouched and record not in self._ghosts:
+            effects.calls.append((CancelToken.clear, token))  # finalizers may run: never under the lock
         if record.timer is not None:
             self._disarm_locked(record)
         self._conclude_locked(record, effects, ran, error)

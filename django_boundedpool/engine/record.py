@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ Attempt = tuple[int, float, float, float, str, Mapping[str, str] | None]
 #: Attempts kept in full; the first ones and the last ones tell the story.
 MAX_ATTEMPTS_KEPT = 20
 
-#: Stands for the token of a job that has not begun: nobody can have it, so nobody can be told to stop by it.
-NEVER_STARTED = CancelToken()
+# Guards the making of tokens. Taken under a pool's lock too, and nothing is done under it.
+_making = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def describe_error(error: BaseException) -> dict[str, str]:
 
 
 class JobRecord:
-    """The pool's mutable record of one job. The pool's lock protects every field but `token`.
+    """The pool's mutable record of one job. The pool's lock protects every field but the token.
 
     Places and bytes are held by the record: it is counted from `reserve` to its terminal state, on every path.
     Moments are seconds since the epoch, those called `mono` seconds on the monotonic clock; dates are made when
@@ -72,6 +73,7 @@ class JobRecord:
         "finished",
         "key",
         "look_mono",
+        "made_token",
         "owner_key",
         "payload",
         "payload_bytes",
@@ -87,7 +89,6 @@ class JobRecord:
         "state",
         "submitted",
         "timer",
-        "token",
         "version",
     )
 
@@ -145,8 +146,8 @@ class JobRecord:
         self.reason = NO_REASON
         self.version = 1
         self.attempt = 0
-        #: Of the running attempt: a new one is made when it starts.
-        self.token = NEVER_STARTED
+        #: The token of the attempt, once somebody has asked for it.
+        self.made_token: CancelToken | None = None
         self.queued_mono = 0.0
         self.started: float | None = None
         self.started_mono = 0.0
@@ -167,6 +168,22 @@ class JobRecord:
         return UUID(int=self.key)
 
     @property
+    def token(self) -> CancelToken:
+        """What tells this attempt to stop; made when somebody first asks, since most jobs are never told."""
+        token = self.made_token
+        if token is None:
+            with _making:
+                token = self.made_token
+                if token is None:
+                    token = self.made_token = CancelToken()
+        return token
+
+    @property
+    def stop_reason(self) -> Reason | None:
+        """Why this attempt was told to stop, or None."""
+        return None if self.made_token is None else self.made_token.reason
+
+    @property
     def max_attempts(self) -> int:
         """How often the code may be started because of failures."""
         return self.spec.retry.max_attempts if self.spec.retry else 1
@@ -178,7 +195,7 @@ class JobRecord:
         self.state = RUNNING
         self.version += 1
         self.attempt += 1
-        self.token = CancelToken()
+        self.made_token = None
         self.started = wall
         self.started_mono = now
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_boundedpool.engine")
 
 #: How many forks lie between the first process and this one. Cheaper to read than the process id.
-_forks = 0
+forks = 0
 
 
 def _forked() -> None:
-    global _forks
-    _forks += 1
+    global forks
+    forks += 1
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -105,7 +105,7 @@ class Worker(threading.Thread):
 def execute(pool: Attempts, runner: Runner, record: JobRecord, worker: Worker | None = None) -> JobRecord | None:
     """Run one attempt and report it; return what `worker` is to run next. Nothing that the job raises leaves it."""
     following: JobRecord | None = None
-    here = _forks
+    here = forks
     if worker is not None:
         worker.in_code = True
     try:
@@ -123,7 +123,7 @@ def execute(pool: Attempts, runner: Runner, record: JobRecord, worker: Worker | 
             del trace
         else:
             if worker is not None:
-                if _forks != here:
+                if forks != here:
                     _left_code(worker, here)
                 worker.in_code = False
             following = pool.attempt_returned(record, value, worker)
@@ -136,8 +136,8 @@ def execute(pool: Attempts, runner: Runner, record: JobRecord, worker: Worker | 
     return following
 
 
-def _left_code(worker: Worker | None, forks: int) -> None:
+def _left_code(worker: Worker | None, before: int) -> None:
     if worker is not None:
-        if _forks != forks:
+        if forks != before:
             os._exit(1)  # the job forked and its child came back here: job and queue are its parent's
         worker.in_code = False

@@ -593,7 +593,7 @@ def test_a_context_stays_with_its_attempt() -> None:
     record = record_of(int)
     kept, token = view(record), record.token
     record.attempt = 2
-    record.token = type(token)()
+    record.made_token = type(token)()
     record.token.fire(Reason.USER)
     assert kept.attempt == 1
     assert not kept.cancelled
