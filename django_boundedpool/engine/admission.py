@@ -28,9 +28,11 @@ class Admission(Line):
             spec: the job that would be submitted.
             may_wait: whether the caller would wait for a place.
         """
-        kind: type[Rejected] | None = Draining if self.draining else self._shut
-        if kind is None:
-            if len(self._live) < self.workers or may_wait or self.config.shed:
+        kind = self._shut
+        if self.draining:
+            kind = Draining
+        elif kind is None:
+            if len(self._live) < self._always_free or may_wait or self.config.shed:
                 return None
             kind = self._full_for(spec.priority)
             if kind is None:

@@ -14,22 +14,23 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from .record import JobRecord
-from .spec import THREAD, Lane
+from .spec import Lane
 
 
 class JobQueue:
     """Waiting jobs. Push and removal are O(1), pop is O(number of priorities in use)."""
 
-    __slots__ = ("_ageing", "_lanes", "length", "plain")
+    __slots__ = ("_ageing", "_heads", "_lanes", "length")
 
     def __init__(self, ageing: float) -> None:
         self._ageing = ageing
-        # By record, which hashes by identity: cheaper than its id. The value is since when it is eligible.
+        # By record, which hashes by identity: cheaper than its id. The value is since when it is eligible. A lane
+        # stays when it is empty: there are as many as priorities were ever used.
         self._lanes: dict[tuple[int, Lane], OrderedDict[JobRecord, float]] = {}
+        # The order key of the first job of each lane that has one; None where it is not worked out yet.
+        self._heads: dict[tuple[int, Lane], float | None] = {}
         #: Jobs in all lanes.
         self.length = 0
-        #: The only lane there is, if its jobs need a worker thread and no more; else None.
-        self.plain: OrderedDict[JobRecord, float] | None = None
 
     def __len__(self) -> int:
         return self.length
@@ -43,44 +44,29 @@ class JobQueue:
         key = record.spec.line
         lane = self._lanes.get(key)
         if lane is None:
-            # Empty lanes stay as long as they are alone: a queue that is short is empty every now and then.
-            for other in [other for other, jobs in self._lanes.items() if not jobs]:
-                del self._lanes[other]
             lane = self._lanes[key] = OrderedDict()
-            self._look_for_plain()
+        if not lane:
+            self._heads[key] = None
         lane[record] = now
         self.length += 1
 
     def best(self, without: Lane | None = None) -> tuple[int, Lane] | None:
         """Return where the job to start next waits, for `pop`; None if none waits, but for those on `without`."""
+        heads = self._heads
         best: tuple[int, Lane] | None = None
+        if without is None and len(heads) == 1:
+            (best,) = heads
+            return best
         best_order = 0.0
-        for key, lane in self._lanes.items():
-            if not lane or key[1] is without:
+        for key, order in heads.items():
+            if key[1] is without:
                 continue
-            order = next(iter(lane.values())) - key[0] * self._ageing
+            if order is None:
+                order = heads[key] = next(iter(self._lanes[key].values())) - key[0] * self._ageing
             # On a tie the higher priority wins.
             if best is None or order < best_order or (order == best_order and key[0] > best[0]):
                 best, best_order = key, order
         return best
-
-    def pop_plain(self, runs_on: Lane) -> JobRecord | None:
-        """Remove and return the job to start next, if it runs on `runs_on` and nothing else about it is special."""
-        lane = self.plain if runs_on is THREAD else None
-        if not lane:
-            best = self.best()
-            if best is None or best[1] is not runs_on:
-                return None
-            lane = self._lanes[best]
-        record, since = lane.popitem(last=False)
-        if record.special or record.timer is not None or record.spec.retry is not None:
-            lane[record] = since
-            lane.move_to_end(record, last=False)
-            return None
-        self.length -= 1
-        if not lane and self.plain is None:
-            self._drop(record.spec.line)
-        return record
 
     def first(self, key: tuple[int, Lane]) -> JobRecord:
         """Return what `pop` would."""
@@ -89,9 +75,23 @@ class JobQueue:
     def pop(self, key: tuple[int, Lane]) -> JobRecord:
         """Remove and return the first job that waits at `key`, which is one that `best` returned."""
         lane = self._lanes[key]
-        record = lane.popitem(last=False)[0]
-        self._shrunk(key, lane)
+        record, _ = lane.popitem(last=False)
+        self.length -= 1
+        if lane:
+            self._heads[key] = None
+        else:
+            del self._heads[key]
         return record
+
+    def pop_plain(self, runs_on: Lane) -> JobRecord | None:
+        """Remove and return the job to start next, if it runs on `runs_on` and nothing else about it is special."""
+        best = self.best()
+        if best is None or best[1] is not runs_on:
+            return None
+        record = self.first(best)
+        if record.special or record.timer is not None or record.spec.retry is not None:
+            return None
+        return self.pop(best)
 
     def oldest(self) -> float | None:
         """Return since when the longest waiting job is eligible (monotonic seconds), or None."""
@@ -103,7 +103,11 @@ class JobQueue:
         lane = self._lanes.get(key)
         if lane is None or lane.pop(record, None) is None:
             return False
-        self._shrunk(key, lane)
+        self.length -= 1
+        if lane:
+            self._heads[key] = None
+        else:
+            del self._heads[key]
         return True
 
     def expendable(self, priority: int) -> Iterator[JobRecord]:
@@ -113,23 +117,6 @@ class JobQueue:
             for record, _ in heapq.merge(*map(reversed, lanes), key=_since, reverse=True):
                 if not record.attempt:
                     yield record
-
-    def _shrunk(self, key: tuple[int, Lane], lane: OrderedDict[JobRecord, float]) -> None:
-        self.length -= 1
-        if not lane:
-            self._drop(key)
-
-    def _drop(self, key: tuple[int, Lane]) -> None:
-        if len(self._lanes) > 1:
-            del self._lanes[key]
-            self._look_for_plain()
-
-    def _look_for_plain(self) -> None:
-        self.plain = None
-        if len(self._lanes) == 1:
-            ((key, lane),) = self._lanes.items()
-            if key[1] is THREAD:
-                self.plain = lane
 
 
 def _since(entry: tuple[JobRecord, float]) -> float:

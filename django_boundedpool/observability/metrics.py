@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from ..engine.errors import ConfigurationError
 from ..engine.events import ACCEPTED, FINISHED, STARTED, Kind, RawEvent
 from ..engine.pool import Pool
+from ..engine.states import SUCCEEDED
 from ..lifecycle import runtime
 
 logger = logging.getLogger("django_boundedpool.observability")
@@ -60,13 +61,14 @@ Collector = TypeVar("Collector", Counter, Gauge, Histogram)
 class _Cell:
     """What was noted of one job of one pool. Lists, since appending to one needs no lock."""
 
-    __slots__ = ("accepted", "cancel_requests", "ends", "rejected", "retries", "runs", "waits")
+    __slots__ = ("accepted", "cancel_requests", "ends", "rejected", "retries", "runs", "successes", "waits")
 
     def __init__(self) -> None:
         self.accepted: list[None] = []
         self.rejected: list[str] = []
         self.waits: list[float] = []
         self.runs: list[float] = []
+        self.successes: list[None] = []
         self.ends: list[tuple[Any, str]] = []
         self.retries: list[None] = []
         self.cancel_requests: list[None] = []
@@ -84,7 +86,7 @@ class Metrics:
         self._registry = registry
         self._gauges = tuple((self._gauge(name, text, mode), field) for name, field, text, mode in GAUGES)
         self._bound: dict[str, list[tuple[Gauge, str]]] = {}
-        self._cells: dict[tuple[str, str], _Cell] = {}
+        self._cells: dict[str, dict[str, _Cell]] = {}
         self._counting = threading.Lock()
         counter, histogram = self._counter, self._histogram
         self.submitted = counter(
@@ -123,9 +125,10 @@ class Metrics:
         cells = self._cells
         for event in events:
             kind = event[0]
-            cell = cells.get((event[1], event[3]))
-            if cell is None:
-                cell = cells.setdefault((event[1], event[3]), _Cell())
+            try:
+                cell = cells[event[1]][event[3]]
+            except KeyError:
+                cell = cells.setdefault(event[1], {}).setdefault(event[3], _Cell())
             if kind is ACCEPTED:
                 cell.accepted.append(None)
                 if len(cell.accepted) >= MANY:
@@ -133,10 +136,13 @@ class Metrics:
             elif kind is STARTED:
                 cell.waits.append(event[8])
             elif kind is FINISHED:
-                cell.ends.append((event[5], event[6]))
+                if event[5] is SUCCEEDED:
+                    cell.successes.append(None)
+                else:
+                    cell.ends.append((event[5], event[6]))
                 if event[9]:  # a job that ended while it waited ran for no time at all, not for a short one
                     cell.runs.append(event[9])
-                if len(cell.ends) >= MANY:
+                if len(cell.successes) >= MANY or len(cell.ends) >= MANY:
                     self.count()
             elif kind is Kind.JOB_REJECTED:
                 cell.rejected.append(event[7])
@@ -154,8 +160,9 @@ class Metrics:
         """Count what was noted. Another thread that does so at this moment is not waited for."""
         if self._counting.acquire(blocking=False):
             try:
-                for (pool, job_name), cell in list(self._cells.items()):
-                    self._count(pool, job_name, cell)
+                for pool, cells in list(self._cells.items()):
+                    for job_name, cell in list(cells.items()):
+                        self._count(pool, job_name, cell)
             finally:
                 self._counting.release()
 
@@ -164,6 +171,8 @@ class Metrics:
             self.submitted.labels(pool, "accepted", "").inc(accepted)
         for code, number in Tally(_taken(cell.rejected)).items():
             self.submitted.labels(pool, "rejected", code).inc(number)
+        if successes := len(_taken(cell.successes)):
+            self.finished.labels(pool, job_name, SUCCEEDED, "").inc(successes)
         for (state, reason), number in Tally(_taken(cell.ends)).items():
             self.finished.labels(pool, job_name, state, reason).inc(number)
         if retries := len(_taken(cell.retries)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
 from datetime import datetime
 from uuid import UUID
@@ -41,8 +40,10 @@ class Memory:
         """Keep a finished job, and let the oldest one go."""
         self._jobs[record.key] = record
         if len(self._jobs) > LIMIT:
-            with contextlib.suppress(KeyError):  # others have let go as much
+            try:
                 self._jobs.popitem(last=False)
+            except KeyError:
+                pass  # others have let go as much
 
     def find(self, job_id: UUID) -> JobRecord | None:
         """Return a finished job, or None if there is none or its retention has passed."""

@@ -53,14 +53,11 @@ def check(queue, jobs, ageing):
         for one, other in itertools.combinations(found, 2):
             if one.spec.line == other.spec.line:
                 assert ranks[one][2] > ranks[other][2] or one.spec.priority != other.spec.priority
-    empty = [lane for lane in queue._lanes.values() if not lane]
-    assert not empty or len(queue._lanes) == 1
-    lines = {record.spec.line for record, _ in jobs}
-    if queue.plain is not None:
-        assert list(queue.plain) == [record for record, _ in jobs]
-        assert all(lane is THREAD for _, lane in lines)
-    else:
-        assert len(lines) != 1 or next(iter(lines))[1] is not THREAD
+    # What is known of the heads is true of the jobs.
+    assert set(queue._heads) == {record.spec.line for record, _ in jobs}
+    for key, order in queue._heads.items():
+        head = next(since for record, since in jobs if record.spec.line == key)
+        assert order is None or order == head - key[0] * queue._ageing
 
 
 @settings(max_examples=3 * settings.default.max_examples)
@@ -117,12 +114,12 @@ def test_on_a_tie_the_higher_priority_is_first_whichever_came_first():
         assert [queue.pop(queue.best()) for _ in range(3)] == [records[1], records[0], records[-1]]
 
 
-def test_lanes_that_were_used_once_are_not_kept():
+def test_a_lane_that_is_empty_again_costs_no_pop_anything():
     queue = JobQueue(30)
     for priority in range(-100, 101):
         queue.push(job(priority), 1.0)
         queue.pop(queue.best())
-        assert len(queue._lanes) <= 1
+    assert not queue._heads
     assert queue.best() is None
     assert queue.oldest() is None
     assert list(queue.expendable(100)) == []
