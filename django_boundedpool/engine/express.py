@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from threading import get_ident, main_thread
 from typing import Any
 
@@ -37,16 +36,30 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def stand_back(taken: Callable[[], bool]) -> None:
-    """Let other threads run until `taken` says no: rather than wait in the line of a lock.
+def acquire(lock: threading.Lock) -> None:
+    """Take `lock`, which is taken now, letting other threads run rather than waiting in its line.
 
     A thread that waits there is given the lock before it has the interpreter's, and then every other thread must wait
-    for both: once that has begun, each job costs a switch of threads until the queue is empty.
+    for both: once that has begun, each job costs a switch of threads until the queue is empty. Only where the lock is
+    never free when looked at, as in a storm of submits, is the line the way to come by it at all.
     """
-    tries = 0
-    while taken():
-        tries += 1
-        time.sleep(0 if tries < 50 else 0.0005)  # its holder may not even have a processor
+    for _ in range(TRIES):
+        time.sleep(0)
+        if lock.acquire(False):
+            return
+    lock.acquire()
+
+
+def stand_back(lock: threading.Lock) -> None:
+    """Let other threads run until `lock` looks free, or for so long that it is better to wait in its line."""
+    for _ in range(TRIES):
+        time.sleep(0)
+        if not lock.locked():
+            return
+
+
+#: How often a thread lets others run before it waits in the line of the lock.
+TRIES = 20
 
 
 class Express(Admission, Attempts):
@@ -69,14 +82,14 @@ class Express(Admission, Attempts):
         lock = self._lock
         if get_ident() != MAIN:
             if not lock.acquire(False):
-                stand_back(lambda: not lock.acquire(False))
+                acquire(lock)
             try:
                 express, begun, worker, picture = self._admit_locked(record, now)
             finally:
                 lock.release()
         else:
             if lock.locked():
-                stand_back(lock.locked)
+                stand_back(lock)
             # By `with`: between acquire() and try a signal handler's exception would leave the lock taken for ever.
             with lock:
                 express, begun, worker, picture = self._admit_locked(record, now)
@@ -179,7 +192,7 @@ class Express(Admission, Attempts):
         queue = self._queue
         lock = self._lock
         if not lock.acquire(False):
-            stand_back(lambda: not lock.acquire(False))
+            acquire(lock)
         try:
             express = (
                 record.state is RUNNING
