@@ -345,7 +345,9 @@ def load(job_id: UUID | str) -> Job:
         raise JobNotFound(f"There is no job {job_id}.") from None
     active = runtime.current()
     if active.memories and (record := active.find(key)) is not None and record.state is not JobState.SUBMITTED:
-        return active.pools[record.spec.pool].locked(record, memory.row)
+        return memory.row(record, *active.pools[record.spec.pool].locked(record, memory.pictures))
+    if len(active.memories) == len(active.pools):
+        raise JobNotFound(f"There is no job {job_id}.")
     try:
         return Job.objects.using(active.alias).get(pk=key)
     except Job.DoesNotExist:

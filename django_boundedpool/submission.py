@@ -60,6 +60,10 @@ class Writing:
         except (asyncio.CancelledError, GeneratorExit):
             self._desert()
             raise
+        except BaseException:
+            if self._begun.acquire(blocking=False):
+                self._pool.withdraw(self._record)  # there was no thread to begin in
+            raise
         finally:
             del writing, self  # a refusal's traceback would close a cycle
 

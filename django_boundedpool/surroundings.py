@@ -123,6 +123,10 @@ async def acall(code: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         finally:
             if os.getpid() == pid:
                 left_open = await _atidy(sensitive)
+                # What the code has left running may begin anew; it is ended when this has returned.
+                for _ in range(3):
+                    if sensitive in SyncToAsync.context_to_thread_executor:
+                        left_open += await _atidy(sensitive)
     if left_open:
         raise _left(left_open)
     return value

@@ -138,7 +138,7 @@ class Admission(Line):
             self._end_locked(record, JobState.ABANDONED, Reason.PROCESS_LOST, effects)
         elif record.cancel_requested is not None:
             self._end_locked(record, JobState.CANCELLED, record.cancel_requested, effects)
-        elif not self._starting or (self._drained is not None and self.config.on_shutdown != "run"):
+        elif not self._starting or (self.draining and self.config.on_shutdown != "run"):
             state, reason = self._unstarted_end()
             self._end_locked(record, state, reason, effects)
         elif record.run_after is not None and record.due > now:

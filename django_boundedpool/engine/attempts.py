@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -20,7 +21,7 @@ from .record import JobRecord, describe_error
 from .retry import RetryBudget, Verdict
 from .spec import CPU, LOOP, THREAD, Lane
 from .states import NO_REASON, QUEUED, RUNNING, SUCCEEDED, TIMED_OUT, JobState, Reason
-from .worker import AsyncRunner, LoopLane, Runner, Worker, execute
+from .worker import AsyncRunner, LoopLane, Runner, Worker, execute, forget_locals, forks_so_far
 
 logger = logging.getLogger("django_boundedpool.engine")
 
@@ -59,16 +60,18 @@ class Attempts(Places):
                     record, leave = None, True
                 else:
                     record, leave = self._take_locked(worker, effects), False
-                    if record is None:
+                    if record is None and worker not in self._idle:  # else this was a wake-up too many
                         self._idle.append(worker)
             self._apply_safely(effects)
             if record is not None or leave:
                 return record
+            del effects  # an idle worker keeps nothing
             worker.parked.acquire()
             handed = worker.handed
             if handed is not None:
                 worker.handed = None
                 if handed.state is not RUNNING:  # given up before it began
+                    effects = Effects()
                     with self._lock:
                         self._end_of_ghost_locked(handed, effects)
                     self._apply_safely(effects)
@@ -113,12 +116,17 @@ class Attempts(Places):
                 effects.calls.append((self._launch, record))
                 continue
             elif thread is None:
-                return None
+                if not self._cpu_lane.call_when_free(self._rouse):
+                    return None  # a worker is on its way for it
+                without = CPU
+                continue
             elif not self._cpu_lane.enter(queue.first(best), self._rouse):
                 without = CPU
                 continue
             record = queue.pop(best)
             self._start_locked(record, thread, now, effects)
+            if queue.elsewhere:
+                self._launch_locked(effects)  # what waited behind this one need not
             return record
         return None
 
@@ -469,7 +477,7 @@ class Attempts(Places):
         token = record.token
         try:
             flight = self._loop.launch(
-                functools.partial(self._async_runner, record), functools.partial(self._landed, record)
+                functools.partial(self._async_runner, record), functools.partial(self._landed, record, forks_so_far())
             )
         except RuntimeError:  # the loop was stopped
             logger.exception("Async job %s could not be launched.", record.id)
@@ -477,13 +485,15 @@ class Attempts(Places):
             return
         token.interrupt_by(flight.cancel)
 
-    def _landed(self, record: JobRecord, value: object, error: BaseException | None) -> None:
+    def _landed(self, record: JobRecord, forks: int, value: object, error: BaseException | None) -> None:
+        if forks_so_far() != forks:
+            os._exit(1)  # as `worker.execute`: the job and its event loop are the parent's
         try:
             if error is None:
                 self.attempt_returned(record, value)
             else:
                 self.attempt_raised(record, error)
-                traceback.clear_frames(error.__traceback__)  # as `worker.execute` does
+                forget_locals(error)
         except BaseException:
             logger.exception("Job %s could not be concluded properly.", record.id)
             self.attempt_broke(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 
@@ -22,6 +23,14 @@ def of_signal_handler(error: BaseException) -> bool:
 
 #: Guards the rare operations of every token; a lock in each would cost every job, and most are never asked to stop.
 _lock = threading.Lock()
+
+
+def _forked() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have had it
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class CancelToken:

@@ -23,6 +23,14 @@ class CpuLane:
             self._waiting[when_free] = None
             return False
 
+    def call_when_free(self, when_free: Callable[[], object]) -> bool:
+        """Have `when_free` returned by the `leave` of whoever holds the lane; False if nobody does."""
+        with self._lock:
+            if self._holder is None:
+                return False
+            self._waiting[when_free] = None
+            return True
+
     def leave(self, holder: Hashable) -> list[Callable[[], object]]:
         """Free the lane if `holder` has it; return whom to call, without a lock, since it may be taken again."""
         with self._lock:

@@ -17,6 +17,7 @@ from typing import Any
 from .admission import Admission
 from .attempts import Attempts
 from .events import ACCEPTED, FINISHED, STARTED
+from .places import Effects, release
 from .record import JobRecord
 from .spec import CPU, LOOP, THREAD
 from .states import NO_REASON, QUEUED, RUNNING, SUBMITTED, SUCCEEDED
@@ -98,7 +99,7 @@ class Express(Admission, Attempts):
             super().admit(record)
             return
         if worker is not None:
-            worker.parked.release()
+            release(worker.parked)
         elif begun:
             self._launch(record)
         if picture is not None:
@@ -121,10 +122,19 @@ class Express(Admission, Attempts):
         idle = self._idle
         spec = record.spec
         on_loop = spec.runs_on is LOOP
+        queue = self._queue
+        straight = (
+            (idle or on_loop)
+            and not queue.length
+            and not self._paused
+            and now < self._fresh_until
+            and spec.retry is None
+            and len(self._running) + len(self._ghosts) < self.workers
+        )
         if (
             len(live) >= self._always_free
             or self._bytes + size > self._max_bytes
-            or not (idle or on_loop or len(self._workers) >= self.workers)
+            or not (straight if on_loop else (idle or len(self._workers) >= self.workers))
             or not self._starting
             or self._shut is not None
             or self._drained is not None
@@ -135,17 +145,9 @@ class Express(Admission, Attempts):
         live[record.key] = record
         self._bytes += size
         self.accepted += 1
-        queue = self._queue
-        if (
-            not (idle or on_loop)
-            or queue.length
-            or self._paused
-            or now >= self._fresh_until
-            or spec.retry is not None
-            or len(self._running) + len(self._ghosts) >= self.workers
-        ):
+        if not straight:
             queue.push(record, now)
-            return True, False, idle.pop() if idle and not on_loop else None, None
+            return True, False, idle.pop() if idle else None, None
         if on_loop:
             assert self._loop is not None  # noqa: S101 - `admit` has looked
             worker, thread = None, self._loop.thread
@@ -188,7 +190,9 @@ class Express(Admission, Attempts):
             return super().attempt_returned(record, value, worker)
         now = self._monotonic()
         wall = self._time()
-        following = picture = None
+        following = picture = evicted = None
+        more: bool | int = False
+        saves_live = self._saves_live
         queue = self._queue
         lock = self._lock
         if not lock.acquire(False):
@@ -208,13 +212,16 @@ class Express(Admission, Attempts):
                 and len(self._workers) <= self.workers
             )
             if express:
+                record.ran = ran = now - record.started_mono
+                record.finished = wall
+                record.payload = None
+                record.version += 1
+                record.state = SUCCEEDED
+                if not saves_live:
+                    evicted = self._save(self._picture(record))  # see `Places`: before it leaves
                 del self._running[record]
                 del self._live[record.key]
                 self._bytes -= record.payload_bytes
-                record.state = SUCCEEDED
-                record.version += 1
-                record.finished = wall
-                record.payload = None
                 self._finished[SUCCEEDED] += 1
                 self._ends.append(now)
                 if queue.length and len(self._running) + len(self._ghosts) < self.workers:
@@ -222,22 +229,26 @@ class Express(Admission, Attempts):
                     if following is not None:
                         thread = worker if worker is not None or self._loop is None else self._loop.thread
                         self._begin_locked(following, thread, now, wall)
-                        if self._saves_live:
+                        if saves_live:
                             picture = self._picture(following)
+                    # Others may have use for what is left.
+                    more = queue.elsewhere and len(self._running) + len(self._ghosts) < self.workers
         finally:
             lock.release()
+        del evicted
         if not express:
             return super().attempt_returned(record, value, worker)
         # fmt: off
         name = self._name
         ended = (
             FINISHED, name, record.key, spec.name, record.attempt, SUCCEEDED, NO_REASON, "",
-            0.0, now - record.started_mono, 0.0, None,
+            0.0, ran, 0.0, None,
         )
         try:
             if runs_on is LOOP and token is not None:
                 token.clear()  # of the flight, which is over
-            self._save(self._picture(record))
+            if saves_live:
+                self._save(self._picture(record))
             if following is None:
                 self._emit((ended,))
             else:
@@ -250,6 +261,8 @@ class Express(Admission, Attempts):
         except BaseException:
             logger.exception("What follows a move of a job failed.")  # the next job must come to its worker
         # fmt: on
+        if more:
+            self._rouse()
         if worker is None:
             if following is not None:
                 self._launch(following)
@@ -257,5 +270,8 @@ class Express(Admission, Attempts):
                 self._rouse()
             return None
         if following is None and queue.length:
-            return self.take(worker)  # what waits there is special
+            effects = Effects()  # what waits there is special
+            with self._lock:
+                following = self._go_on_locked(record, worker, effects)
+            self._apply_after(effects, following)
         return following

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 from .clock import Clock
@@ -23,23 +24,25 @@ class LagProbe:
         self._clock = clock
         self._timer = timer
         self._lags: deque[float] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
         self._due: float | None = None
 
     def start(self) -> None:
         """Begin to measure, once."""
-        if self._due is None:
-            self._again()
+        with self._lock:
+            if self._due is not None:
+                return
+            self._due = self._clock.monotonic() + EVERY
+        self._timer.at(self._due, self._measure)
 
     @property
     def seconds(self) -> float:
         """The longest lag of the last ten seconds, 0 if none was measured."""
         return max(tuple(self._lags), default=0.0)
 
-    def _again(self) -> None:
-        self._due = self._clock.monotonic() + EVERY
-        self._timer.at(self._due, self._measure)
-
     def _measure(self) -> None:
+        now = self._clock.monotonic()
         if self._due is not None:
-            self._lags.append(max(0.0, self._clock.monotonic() - self._due))
-        self._again()
+            self._lags.append(max(0.0, now - self._due))
+        self._due = now + EVERY
+        self._timer.at(self._due, self._measure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -56,7 +57,9 @@ class Places:
         runner: runs a job's code and returns its value.
         save: takes each new picture of a job; must not block.
         picture: makes what `save` takes, under the lock.
-        saves_live: whether `save` takes pictures of live jobs too, or of finished ones only.
+        saves_live: whether `save` takes pictures of live jobs too, or of finished ones only. Then it is called under
+            the lock, before the job leaves the pool, so that there is no moment at which nobody knows the job: it is
+            one step on a map, and what it returns is let go after the lock.
         clock, timer, events: shared by the pools of a process.
         loop: runs the code of async jobs; None where there are none.
         cpu_lane: shared by the pools of a process.
@@ -205,7 +208,7 @@ class Places:
         record.finished = wall = self._time()
         ran = 0.0
         if record.state is RUNNING:
-            ran = now - record.started_mono
+            record.ran = ran = now - record.started_mono
             self._running.pop(record, None)
             self._ends.append(now)
             if not noted and state is not SUCCEEDED:
@@ -223,13 +226,15 @@ class Places:
     def _conclude_locked(
         self, record: JobRecord, effects: Effects, ran: float = 0.0, error: BaseException | None = None
     ) -> None:
+        if not self._saves_live:
+            effects.calls.append((_let_go, self._save(self._picture(record))))
         if self._live.pop(record.key, None) is not None:
             self._give_back_locked(record, effects)
         self._finished[record.state] += 1
         if self._drained is not None:
             outcome = f"{record.state.value}/{record.reason.value}" if record.reason else record.state.value
             self._drained.setdefault(outcome, []).append(record.id)
-        effects.calls.append((self._save, self._picture(record)))
+        self._save_locked(record, effects)
         if record.waiters is not None:
             self._release_waiters_locked(record, effects)
         effects.events.append(about(FINISHED, self._name, record, 0.0, ran, 0.0, error))
@@ -298,7 +303,17 @@ class Places:
 
 
 def _wake(worker: Worker) -> None:
-    worker.parked.release()
+    release(worker.parked)
+
+
+def _let_go(_: object) -> None:
+    """Nothing but the end of a reference: finalizers run where no lock is held."""
+
+
+def release(parked: threading.Lock) -> None:
+    """Wake a parked worker. Harmless when another thread has just done so."""
+    with contextlib.suppress(RuntimeError):
+        parked.release()
 
 
 def _call(function: Callable[[], object]) -> None:

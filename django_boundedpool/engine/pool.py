@@ -13,7 +13,7 @@ from .config import Fault, refuse, workers_fault
 from .errors import Draining, Paused
 from .events import Kind, about, of_pool
 from .express import Express
-from .places import Effects
+from .places import Effects, release
 from .record import JobRecord
 from .report import DrainReport
 from .states import JobState, Reason
@@ -68,7 +68,7 @@ class Pool(Express):
         effects = Effects()
         with self._lock:
             record = self._live.get(job_id.int)
-            if record is None or record.state is not JobState.QUEUED:
+            if record is None or record.state is not JobState.QUEUED or record.attempt:
                 return False
             record.cancel_requested = reason
             effects.events.append(about(Kind.CANCEL_REQUESTED, self._name, record, reason=reason))
@@ -155,7 +155,7 @@ class Pool(Express):
             while self._idle and len(self._workers) > workers:
                 leaving = self._idle.pop()
                 self._workers.discard(leaving)
-                effects.calls.append((_release, leaving.parked))
+                effects.calls.append((release, leaving.parked))
             self._rouse_locked(effects)
             self._place_freed_locked(effects)
             effects.events.append(of_pool(Kind.POOL_CHANGED, self._name))
@@ -200,12 +200,14 @@ class Pool(Express):
                 self._drained = {}
             self._place_freed_locked(effects)
             effects.events.append(of_pool(Kind.POOL_CHANGED, self._name))
-        self._apply(effects)
-        finished = self.join(timeout)
-        with self._lock:
-            outcomes = {outcome: list(ids) for outcome, ids in (self._drained or {}).items()}
-            if own and not self.draining:
-                self._drained = None
+        try:
+            self._apply(effects)
+            finished = self.join(timeout)
+        finally:
+            with self._lock:
+                outcomes = {outcome: list(ids) for outcome, ids in (self._drained or {}).items()}
+                if own and not self.draining:
+                    self._drained = None
         return DrainReport(
             reason="drain()",
             seconds=time.monotonic() - began,
@@ -272,7 +274,7 @@ class Pool(Express):
             self._workers.discard(worker)  # its start was cut off; one that comes after all ends by itself
         for worker in self._workers:
             if worker.handed is not None and worker.parked.locked():
-                effects.calls.append((_release, worker.parked))  # its wake-up was cut off
+                effects.calls.append((release, worker.parked))  # its wake-up was cut off
         somewhere = {*self._reserved, *self._running, *self._unstarted_locked()}
         for record in [r for r in self._live.values() if r.state.terminal or r not in somewhere]:
             if record.state.terminal:
@@ -343,7 +345,7 @@ class Pool(Express):
                     left = None if deadline is None else deadline - self.clock.monotonic()
                     if left is not None and left <= 0:
                         return False
-                    self._empty.wait(left)
+                    self._empty.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
             finally:
                 self._joining -= 1
 
@@ -413,7 +415,3 @@ class Pool(Express):
                 finished={state: count for state, count in self._finished.items() if count},
                 retries=self._retries,
             )
-
-
-def _release(lock: threading.Lock) -> None:
-    lock.release()

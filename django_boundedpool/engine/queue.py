@@ -14,13 +14,13 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from .record import JobRecord
-from .spec import Lane
+from .spec import THREAD, Lane
 
 
 class JobQueue:
     """Waiting jobs. Push and removal are O(1), pop is O(number of priorities in use)."""
 
-    __slots__ = ("_ageing", "_heads", "_lanes", "length")
+    __slots__ = ("_ageing", "_heads", "_lanes", "elsewhere", "length")
 
     def __init__(self, ageing: float) -> None:
         self._ageing = ageing
@@ -29,8 +29,9 @@ class JobQueue:
         self._lanes: dict[tuple[int, Lane], OrderedDict[JobRecord, float]] = {}
         # The order key of the first job of each lane that has one; None where it is not worked out yet.
         self._heads: dict[tuple[int, Lane], float | None] = {}
-        #: Jobs in all lanes.
+        #: Jobs in all lanes, and those of them that a worker thread alone does not start.
         self.length = 0
+        self.elsewhere = 0
 
     def __len__(self) -> int:
         return self.length
@@ -49,6 +50,8 @@ class JobQueue:
             self._heads[key] = None
         lane[record] = now
         self.length += 1
+        if key[1] is not THREAD:
+            self.elsewhere += 1
 
     def best(self, without: Lane | None = None) -> tuple[int, Lane] | None:
         """Return where the job to start next waits, for `pop`; None if none waits, but for those on `without`."""
@@ -76,11 +79,7 @@ class JobQueue:
         """Remove and return the first job that waits at `key`, which is one that `best` returned."""
         lane = self._lanes[key]
         record, _ = lane.popitem(last=False)
-        self.length -= 1
-        if lane:
-            self._heads[key] = None
-        else:
-            del self._heads[key]
+        self._shrunk(key, lane)
         return record
 
     def pop_plain(self, runs_on: Lane) -> JobRecord | None:
@@ -103,12 +102,17 @@ class JobQueue:
         lane = self._lanes.get(key)
         if lane is None or lane.pop(record, None) is None:
             return False
+        self._shrunk(key, lane)
+        return True
+
+    def _shrunk(self, key: tuple[int, Lane], lane: OrderedDict[JobRecord, float]) -> None:
         self.length -= 1
+        if key[1] is not THREAD:
+            self.elsewhere -= 1
         if lane:
             self._heads[key] = None
         else:
             del self._heads[key]
-        return True
 
     def expendable(self, priority: int) -> Iterator[JobRecord]:
         """Yield jobs below `priority` that never started: the lowest priority first, its newest first."""

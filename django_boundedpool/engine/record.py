@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -26,6 +27,14 @@ MAX_ATTEMPTS_KEPT = 20
 
 # Guards the making of tokens. Taken under a pool's lock too, and nothing is done under it.
 _making = threading.Lock()
+
+
+def _forked() -> None:
+    global _making
+    _making = threading.Lock()  # another thread of the parent may have had it
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,7 @@ class JobRecord:
         "payload_bytes",
         "process",
         "queued_mono",
+        "ran",
         "reason",
         "result",
         "retention",
@@ -151,6 +161,8 @@ class JobRecord:
         self.queued_mono = 0.0
         self.started: float | None = None
         self.started_mono = 0.0
+        #: How long the last attempt ran, once it is over.
+        self.ran = 0.0
         #: When the running attempt must be over, and when somebody must look at it again.
         self.ends_mono: float | None = None
         self.look_mono: float | None = None
@@ -203,9 +215,10 @@ class JobRecord:
         """Go to `state`, or raise `IllegalMove`."""
         if (self.state, state, reason) not in LEGAL:
             check_move(self.state, state, reason)
-        self.state = state
+        # The state last: who reads it without the lock finds the rest there.
         self.reason = reason
         self.version += 1
+        self.state = state
 
     def note_attempt_locked(self, outcome: str, ran: float, error: Mapping[str, str] | None, now: float) -> None:
         """Keep what one attempt came to."""
@@ -242,8 +255,7 @@ class JobRecord:
     def _all_attempts(self) -> tuple[Attempt, ...]:
         if self.state is not SUCCEEDED or self.finished is None or self.started is None:
             return self.attempts
-        ran = self.finished - self.started
-        return (*self.attempts, (self.attempt, self.started, self.finished, ran, "succeeded", None))
+        return (*self.attempts, (self.attempt, self.started, self.finished, self.ran, "succeeded", None))
 
     def first_row(self) -> Snapshot:
         """Return every column of the INSERT: the job as queued, at version 1."""

@@ -118,9 +118,8 @@ def execute(pool: Attempts, runner: Runner, record: JobRecord, worker: Worker | 
             # By method: a frozen dataclass refuses the assignment.
             BaseException.with_traceback(error, trace.tb_next if trace is not None else None)
             following = pool.attempt_raised(record, error, worker)
-            # The lines stay for `result()`, but none of the locals: they may be large.
-            traceback.clear_frames(trace)
             del trace
+            forget_locals(error)
         else:
             if worker is not None:
                 if forks != here:
@@ -134,6 +133,29 @@ def execute(pool: Attempts, runner: Runner, record: JobRecord, worker: Worker | 
     finally:
         del record  # the frames that a kept traceback holds know this one by f_back
     return following
+
+
+def forks_so_far() -> int:
+    """Return how many forks lie between the first process and this one."""
+    return forks
+
+
+def forget_locals(error: BaseException) -> None:
+    """Let go what the frames of an error, of its causes and of the errors of a group hold.
+
+    Its lines stay for `result()`, but none of the locals, which may be large.
+    """
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        found = errors.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        traceback.clear_frames(found.__traceback__)
+        errors += [found.__cause__, found.__context__]
+        if isinstance(found, BaseExceptionGroup):
+            errors += found.exceptions
 
 
 def _left_code(worker: Worker | None, before: int) -> None:

@@ -9,6 +9,7 @@ workers. Label values are the names of pools and registered jobs, and fixed code
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from bisect import bisect_right
 from collections import Counter as Tally
@@ -158,13 +159,12 @@ class Metrics:
 
     def count(self) -> None:
         """Count what was noted. Another thread that does so at this moment is not waited for."""
-        if self._counting.acquire(blocking=False):
-            try:
-                for pool, cells in list(self._cells.items()):
-                    for job_name, cell in list(cells.items()):
-                        self._count(pool, job_name, cell)
-            finally:
-                self._counting.release()
+        if self._counting.locked():
+            return
+        with self._counting:
+            for pool, cells in list(self._cells.items()):
+                for job_name, cell in list(cells.items()):
+                    self._count(pool, job_name, cell)
 
     def _count(self, pool: str, job_name: str, cell: _Cell) -> None:
         if accepted := len(_taken(cell.accepted)):
@@ -243,6 +243,14 @@ def _register() -> Metrics:
 
 
 metrics = _register()
+
+
+def _forked() -> None:
+    metrics._counting = threading.Lock()  # another thread of the parent may have had it
+    metrics._cells.clear()  # the parent's
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def on_events(events: Sequence[RawEvent]) -> None:

@@ -10,7 +10,8 @@ from django.conf import settings
 from django.utils.timezone import make_naive
 
 from ..engine.clock import Clock
-from ..engine.record import JobRecord
+from ..engine.record import JobRecord, Snapshot
+from ..engine.states import Reason
 from ..models import Job
 
 #: Finished jobs that a pool keeps.
@@ -36,14 +37,15 @@ class Memory:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def keep(self, record: JobRecord) -> None:
-        """Keep a finished job, and let the oldest one go."""
+    def keep(self, record: JobRecord) -> JobRecord | None:
+        """Keep a finished job; return the oldest one where there are too many, for letting it go."""
         self._jobs[record.key] = record
         if len(self._jobs) > LIMIT:
             try:
-                self._jobs.popitem(last=False)
+                return self._jobs.popitem(last=False)[1]
             except KeyError:
                 pass  # others have let go as much
+        return None
 
     def find(self, job_id: UUID) -> JobRecord | None:
         """Return a finished job, or None if there is none or its retention has passed."""
@@ -65,20 +67,24 @@ class Memory:
         return (record.finished or 0.0) + kept <= self._clock.time()
 
 
-def row(record: JobRecord) -> Job:
-    """Return a job as a row that is in no database. The lock of its pool is held, or it has ended."""
-    inserted, changes = record.first_row(), record.changes_locked()
+def pictures(record: JobRecord) -> tuple[Snapshot, Snapshot, Reason | None]:
+    """Return all that `row` shows of a job. The lock of its pool is held."""
+    return record.first_row(), record.changes_locked(), record.cancel_requested
+
+
+def row(record: JobRecord, inserted: Snapshot, changes: Snapshot, asked: Reason | None) -> Job:
+    """Return a job as a row that is in no database. Not under a lock: making a model tells receivers."""
     values = {**inserted.values, **changes.values}
-    if record.cancel_requested is not None:
+    if asked is not None:
         # When that was is not kept, and not shown.
-        values.update(cancel_requested_at=values["submitted_at"], cancel_reason=record.cancel_requested.value)
+        values.update(cancel_requested_at=values["submitted_at"], cancel_reason=asked.value)
     if not settings.USE_TZ:  # as the database gives them then
         values.update({name: make_naive(value) for name, value in values.items() if isinstance(value, datetime)})
     return Job(
         id=record.id,
         process=record.process,
-        fence=record.fence,
-        version=record.version,
+        fence=changes.fence,
+        version=changes.version,
         persist="memory",
         **values,
     )

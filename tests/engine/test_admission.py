@@ -5,6 +5,7 @@ Tried by hand, each makes a test here fail: removing the bound, the share or the
 `_due`, `not record.attempt` in `expendable`, the look at the line before an eviction.
 """
 
+import asyncio
 import threading
 
 import pytest
@@ -1034,3 +1035,37 @@ def test_a_deferred_job_with_time_enough_starts_at_its_moment_and_not_at_its_dea
     record = bench.submit(run_after=10.0, deadline=60.0)
     bench.advance(10)
     assert bench.run_next() is record
+
+
+def test_a_reservation_that_commits_while_drain_waits_is_run_all_the_same():
+    bench = Bench(workers=1, queue_size=3, on_shutdown="cancel")
+    record = bench.record()
+    bench.pool.reserve(record)
+    with pytest.raises(RuntimeError, match="event loop"):
+        asyncio.run(drained(bench))
+    bench.pool.accept(record)
+    assert record.state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("policy", ["run", "abandon"])
+def test_a_drain_that_was_refused_on_an_event_loop_leaves_nothing_behind(policy):
+    bench = Bench(workers=1, on_shutdown=policy)
+    with pytest.raises(RuntimeError, match="event loop"):
+        asyncio.run(drained(bench))
+    bench.pool.resume()
+    assert bench.submit().state is JobState.QUEUED
+    assert bench.pool._drained is None
+
+
+async def drained(bench):
+    bench.pool.drain(0)
+
+
+def test_a_job_that_waits_for_its_retry_has_begun_and_is_not_cancelled_as_queued():
+    bench = Bench(workers=1)
+    record = bench.submit(retry=Retry(max_attempts=3))
+    bench.take()
+    bench.pool.attempt_raised(record, ValueError("once"))
+    assert record.state is JobState.QUEUED
+    assert not bench.pool.cancel_if_queued(record.id, Reason.DISCONNECT)
+    assert record.state is JobState.QUEUED

@@ -6,6 +6,9 @@ passing over a blocked CPU job, not counting async jobs against W, the state che
 
 import asyncio
 import contextlib
+import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -17,7 +20,7 @@ from django_boundedpool.engine.events import Kind
 from django_boundedpool.engine.ids import uuid7
 from django_boundedpool.engine.retry import Retry
 from django_boundedpool.engine.states import JobState, Reason
-from django_boundedpool.engine.worker import Worker
+from django_boundedpool.engine.worker import Worker, forks_so_far
 
 from .builders import Bench, until
 
@@ -485,8 +488,8 @@ def test_the_late_end_of_an_attempt_says_nothing_about_the_next_one():
     record = bench.submit(timeout=1.0)
     bench.take()
     bench.pool.forfeit(uuid7())
-    bench.pool._landed(record, "late", None)
-    bench.pool._landed(record, None, ValueError("late"))
+    bench.pool._landed(record, forks_so_far(), "late", None)
+    bench.pool._landed(record, forks_so_far(), None, ValueError("late"))
     assert (record.state, record.result, record.error) == (JobState.ABANDONED, None, None)
     assert sum(event.kind is Kind.JOB_FINISHED for event in bench.events) == 1
 
@@ -597,3 +600,90 @@ def test_a_loop_that_was_stopped_ends_an_async_job_and_gives_its_place_back(capl
     assert record.state is not JobState.RUNNING
     bench.close()
     assert record.state.terminal
+
+
+def test_an_async_job_behind_one_that_a_worker_comes_for_does_not_wait_for_it(make):
+    """Reverted by hand (nobody looking at the queue after a worker has taken its job): it waits for the whole run."""
+    bench = make(workers=4)
+
+    async def warm():
+        """Start the loop."""
+
+    bench.submit(warm, asynchronous=True)
+    bench.submit()
+    until(lambda: bench.pool._idle and not bench.pool._live)
+    for submit in (bench.submit, bench.admit):
+        gate, ran = threading.Event(), threading.Event()
+
+        async def quick(ran=ran):
+            ran.set()
+
+        submit(gate.wait)
+        submit(quick, asynchronous=True)
+        assert ran.wait(10)
+        gate.set()
+        until(lambda: bench.pool._idle and not bench.pool._live)
+
+
+def test_an_async_job_behind_a_cpu_job_that_waits_for_its_lane_does_not_wait_for_it(make):
+    bench = make(workers=4)
+
+    async def warm():
+        """Start the loop."""
+
+    bench.submit(warm, asynchronous=True)
+    until(lambda: not bench.pool._live)
+    for submit in (bench.submit, bench.admit):
+        gate, ran, begun = threading.Event(), threading.Event(), threading.Event()
+
+        async def quick(ran=ran):
+            ran.set()
+
+        def compute(gate=gate, begun=begun):
+            begun.set()
+            gate.wait()
+
+        submit(compute, lane="cpu")
+        assert begun.wait(10)
+        submit(gate.wait, lane="cpu")
+        until(lambda: len(bench.pool._queue) == 1 and bench.pool._idle)
+        submit(quick, asynchronous=True)
+        assert ran.wait(10)
+        gate.set()
+        until(lambda: not bench.pool._live)
+
+
+FORK_ON_LOOP = """
+import asyncio, json, os, time
+from tests.engine.builders import Bench
+from django_boundedpool.engine.event_loop import EventLoop
+
+bench = Bench(threaded=True, workers=1, loop=EventLoop())
+read, write = os.pipe()
+children = []
+
+async def forks():
+    child = os.fork()
+    if child:
+        children.append(child)
+
+async def other():
+    os.write(write, b"x")
+
+bench.submit(forks, asynchronous=True)
+bench.submit(other, asynchronous=True)
+bench.pool.wait_empty(20)
+deadline = time.monotonic() + 10
+while (ended := os.waitpid(children[0], os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+    time.sleep(0.01)
+if ended == (0, 0):
+    os.kill(children[0], 9)
+print(json.dumps([os.read(read, 100).decode(), ended != (0, 0)]))
+"""
+
+
+def test_a_child_that_an_async_job_forked_and_forgot_does_not_work_through_the_queue(python_env):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_ON_LOOP], capture_output=True, text=True, timeout=60, env=python_env, check=True
+    )
+    assert json.loads(done.stdout) == ["x", True]

@@ -1,6 +1,7 @@
 """Admission, order, cancellation and time-outs of one pool, stepped by hand."""
 
 import itertools
+import threading
 
 import pytest
 
@@ -8,7 +9,7 @@ from django_boundedpool.engine.errors import BytesFull, Draining, JobInterrupted
 from django_boundedpool.engine.events import Kind
 from django_boundedpool.engine.states import JobState, Reason
 
-from .builders import Bench
+from .builders import Bench, nothing
 
 pytestmark = pytest.mark.fast
 
@@ -461,3 +462,27 @@ def test_no_job_starts_while_the_process_may_count_as_lost():
     assert record.state is JobState.QUEUED
     bench.pool.confirm_alive(bench.clock.monotonic() + 5)
     assert bench.take() is record
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises", "cancelled"])
+def test_a_job_without_a_row_is_kept_before_its_pool_forgets_it(ends):
+    """Else a poll at that moment would find it nowhere."""
+    bench = Bench(threaded=True, workers=1)
+    seen = []
+    bench.pool._saves_live, bench.pool._picture = False, lambda record: record
+    bench.pool._save = lambda record: seen.append((record.state.terminal, bench.pool.find(record.id) is record))
+    gate = threading.Event()
+    if ends == "cancelled":
+        bench.admit(gate.wait)
+        record = bench.admit()
+        assert bench.pool.cancel(record.id, Reason.USER) == "cancelled"
+        gate.set()
+    else:
+        bench.admit(nothing if ends == "returns" else raise_it)
+    assert bench.pool.wait_empty(10)
+    assert seen == [(True, True)] * (2 if ends == "cancelled" else 1)
+    bench.close()
+
+
+def raise_it():
+    raise ValueError("failed")

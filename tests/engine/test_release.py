@@ -109,3 +109,78 @@ def test_failed_job_that_nobody_holds_leaves_no_cycle() -> None:
     bench.close()
     bench.events.clear()
     assert kept[0]() is None
+
+
+def test_the_causes_of_a_failure_keep_no_locals() -> None:
+    class Large:
+        """What a job works with."""
+
+    kept: list[weakref.ref[Large]] = []
+
+    def inner() -> None:
+        large = Large()
+        kept.append(weakref.ref(large))
+        raise KeyError("inner")
+
+    def group() -> None:
+        large = Large()
+        kept.append(weakref.ref(large))
+        raise ValueError("member")
+
+    def job() -> None:
+        try:
+            inner()
+        except KeyError as cause:
+            try:
+                group()
+            except ValueError as member:
+                raise ExceptionGroup("both", [member]) from cause
+
+    bench = Bench()
+    record = bench.submit(job)
+    bench.run_next()
+    assert record.state is JobState.FAILED
+    assert [reference() for reference in kept] == [None, None]
+
+
+FORK_UNDER_A_LOCK = """
+import os
+from django_boundedpool.engine import cancellation, record
+with cancellation._lock, record._making:
+    child = os.fork()
+    if child == 0:
+        cancellation.CancelToken().sleep(0)
+        os._exit(0)
+deadline = 200
+import time
+while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and deadline:
+    deadline -= 1
+    time.sleep(0.05)
+if ended == (0, 0):
+    os.kill(child, 9)
+print(ended != (0, 0) and ended[1] == 0)
+"""
+
+
+def test_a_child_forked_while_another_thread_held_a_lock_of_the_tokens_can_use_tokens(
+    python_env: dict[str, str],
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_UNDER_A_LOCK],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=python_env,
+        check=True,
+    )
+    assert done.stdout.strip() == "True"
+
+
+def test_the_run_time_of_a_success_does_not_follow_the_wall_clock() -> None:
+    bench = Bench()
+    record = bench.submit()
+    bench.take()
+    bench.advance(2)
+    bench.pool._time = lambda: bench.clock.monotonic() - 3600
+    bench.pool.attempt_returned(record, None)
+    assert bench.last(record)["attempts"][0]["ran"] == 2

@@ -16,6 +16,7 @@ from django_boundedpool.engine.clock import ManualClock
 from django_boundedpool.engine.errors import QueueFull
 from django_boundedpool.engine.events import Kind
 from django_boundedpool.engine.ids import uuid7
+from django_boundedpool.engine.places import release
 from django_boundedpool.engine.retry import Retry
 from django_boundedpool.engine.states import JobState, Reason
 from django_boundedpool.engine.worker import Worker
@@ -462,3 +463,45 @@ def test_workers_that_exist_serve_the_queue_where_others_cannot_be_started(make,
     for record in (first, *others):
         assert over(bench, record).state is JobState.SUCCEEDED
     assert bench.pool.stats().threads == 1
+
+
+def test_what_follows_a_wait_for_work_is_done_once_though_the_job_handed_over_was_given_up(make):
+    """A worker that was handed a job that is given up before it wakes goes on looking; nothing is done twice."""
+    bench = make(workers=1)
+    bench.submit()
+    until(lambda: bench.pool._idle)
+    (worker,) = bench.pool._idle
+    told = []
+    real = bench.pool._apply_safely
+    bench.pool._apply_safely = lambda effects: (told.append(id(effects)), real(effects))
+
+    class Parked:
+        """Gives the job up between the hand-over and the wake-up."""
+
+        def __init__(self, lock):
+            self.lock, self.acquire, self.locked = lock, lock.acquire, lock.locked
+
+        def release(self):
+            bench.pool.forfeit(uuid7())
+            self.lock.release()
+
+    worker.parked = Parked(worker.parked)
+    record = bench.admit()
+    assert record.state is JobState.ABANDONED
+    until(lambda: bench.pool._idle)
+    assert not bench.pool._ghosts
+    assert len(told) == len(set(told)) > 0
+
+
+def test_a_wake_up_too_many_does_not_park_a_worker_twice(make):
+    bench = make(workers=2)
+    bench.submit()
+    until(lambda: bench.pool._idle)
+    (worker,) = bench.pool._idle
+    release(worker.parked)
+    release(worker.parked)
+    until(lambda: worker.parked.locked())
+    assert bench.pool._idle == [worker]
+    assert bench.pool.done_event(bench.submit()).wait(10)
+    until(lambda: bench.pool._idle)
+    assert len(set(bench.pool._idle)) == len(bench.pool._idle)

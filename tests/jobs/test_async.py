@@ -739,3 +739,17 @@ def test_O06_a_bounded_wait_of_an_async_job_for_its_own_full_pool_is_refused_at_
     with pytest.raises(QueueFull):
         async_jobs.submits_and_waits_for_a_place.submit(20).result(5)
     assert time.monotonic() - began < 1
+
+
+def test_a_submit_whose_thread_cannot_be_started_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(function: Any) -> Any:
+        async def refuse() -> None:
+            raise RuntimeError("can't start new thread")
+
+        return refuse
+
+    monkeypatch.setattr("django_boundedpool.submission.sync_to_async", refused)
+    with pytest.raises(RuntimeError, match="can't start"):
+        on_a_loop(jobs.add.asubmit, 1, 2)
+    stats = pools["default"].stats()
+    assert (stats.reserved, stats.queued, stats.running) == (0, 0, 0)

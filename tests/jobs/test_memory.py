@@ -31,6 +31,12 @@ from .loops import on_a_loop, until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+def row_of(handle: JobHandle) -> Job:
+    record = pools["default"].find(handle.id)
+    assert record is not None
+    return memory.row(record, *pools["default"].locked(record, memory.pictures))
+
+
 @pytest.fixture(autouse=True)
 def _clean(settings: Any) -> Iterator[None]:
     jobs.reset_gate()
@@ -127,7 +133,7 @@ def test_a_job_that_ignores_its_cancellation_shows_the_request() -> None:
     handle = jobs.hold.submit()
     assert jobs.started.acquire(timeout=10)
     handle.cancel()
-    row = memory.row(pools["default"].find(handle.id))  # type: ignore[arg-type]
+    row = row_of(handle)
     assert (row.state, row.cancel_requested, row.cancel_reason) == ("running", True, "user")
     jobs.gate.set()
     handle.result(10)
@@ -140,7 +146,7 @@ def test_its_picture_is_that_of_a_row_with_and_without_time_zones(settings: Any,
     settings.USE_TZ = use_tz
     handle = jobs.hold.submit()
     assert jobs.started.acquire(timeout=10)
-    answer = as_json(memory.row(pools["default"].find(handle.id)))  # type: ignore[arg-type]
+    answer = as_json(row_of(handle))
     assert (answer["state"], answer["overdue"], answer["durability"]) == ("running", False, "memory")
     assert answer["started_at"].tzinfo is not None
     jobs.gate.set()
