@@ -127,7 +127,7 @@ class JobContext:
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the job is asked to stop, or at once if it was: to close a client or end a statement.
 
-        It runs in a thread of its own, and what it raises is logged.
+        It runs in a thread of its own, but in this one if the job was asked already; what it raises is logged.
         """
 
         def call() -> None:

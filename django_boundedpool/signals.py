@@ -1,6 +1,7 @@
 """Django signals for projects that want to react to jobs.
 
-Each is sent outside every lock, in the thread that caused it; a receiver that fails is logged and harms no job.
+Each is sent outside every lock, in the thread that caused it; a receiver that fails is logged and harms no job. What
+an async job causes is sent on the event loop's thread: a receiver must not block there, and Django lets it use no ORM.
 
 =============  ========================================================================
 signal         arguments

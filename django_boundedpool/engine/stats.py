@@ -45,6 +45,11 @@ class PoolStats:
     finished: Mapping[str, int]
     retries: int
 
+    @property
+    def busy(self) -> int:
+        """Workers that are occupied, by jobs that were given up too."""
+        return self.running + self.given_up
+
 
 class CompletionRate:
     """Jobs finished per second over the last minute. Not locked: the pool's lock protects it."""

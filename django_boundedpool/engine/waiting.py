@@ -67,7 +67,8 @@ class Line(Places):
             self._forget_locked(waiter)
             self._place_freed_locked(effects)  # it may have kept those behind it from a place
             refusal = waiter.refusal or WaitTimeout(
-                f"Pool {self.config.name!r} had no free place in time.",
+                f"Pool {self.config.name!r} had no free place in time: {len(self._live) - len(self._running)} of "
+                f"{self.config.queue_size} places are taken and {self._standing} more wait.",
                 pool=self.config.name,
                 retry_after=self._retry_after_locked(),
             )

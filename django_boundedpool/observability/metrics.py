@@ -43,7 +43,7 @@ GAUGES: tuple[tuple[str, str, str, Any], ...] = (
         "livemax",
     ),
     ("workers", "workers", "Jobs that may run at once.", "livesum"),
-    ("workers_busy", "running", "Workers that run a job.", "livesum"),
+    ("workers_busy", "busy", "Workers that run a job, one that was given up included.", "livesum"),
     ("workers_stuck", "stuck", "Workers whose job has passed its time-out, or STUCK_AFTER.", "livesum"),
     ("draining", "draining", "1 while a process is stopping and refuses.", "livemax"),
 )
