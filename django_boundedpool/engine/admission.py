@@ -141,6 +141,8 @@ class Admission(Line):
         elif not self._starting or (self.draining and self.config.on_shutdown != "run"):
             state, reason = self._unstarted_end()
             self._end_locked(record, state, reason, effects)
+        elif record.deadline_mono is not None and record.deadline_mono <= now:
+            self._end_locked(record, JobState.CANCELLED, Reason.START_DEADLINE, effects)
         elif record.run_after is not None and record.due > now:
             if self._horizon is not None and record.due > self._horizon:
                 self._end_locked(record, JobState.ABANDONED, Reason.DRAIN_DEADLINE, effects)

@@ -1069,3 +1069,13 @@ def test_a_job_that_waits_for_its_retry_has_begun_and_is_not_cancelled_as_queued
     assert record.state is JobState.QUEUED
     assert not bench.pool.cancel_if_queued(record.id, Reason.DISCONNECT)
     assert record.state is JobState.QUEUED
+
+
+def test_a_deferred_reservation_that_commits_at_its_deadline_is_over_at_once():
+    """Found by the nightly machine: it held its place until the timer came by."""
+    bench = Bench(workers=1)
+    record = bench.record(run_after=1.0, deadline=0.5)
+    bench.pool.reserve(record)
+    bench.clock.advance(0.5)
+    bench.pool.accept(record)
+    assert (record.state, record.reason) == (JobState.CANCELLED, Reason.START_DEADLINE)
