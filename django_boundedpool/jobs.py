@@ -97,7 +97,7 @@ class JobFunction(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<JobFunction {self.spec.name}>"
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self.spec.function(*args, **kwargs)
         return result
 
@@ -143,7 +143,7 @@ class JobFunction(Generic[P, R]):
             changed._completed = None
         return changed
 
-    def submit(self, *args: Any, **kwargs: Any) -> JobHandle:
+    def submit(self, /, *args: Any, **kwargs: Any) -> JobHandle:
         """Hand one call to the pool. Waits for a place only as long as `wait` or WAIT says, and for its row's commit
         at most STORE_TIMEOUT.
 
@@ -165,7 +165,7 @@ class JobFunction(Generic[P, R]):
             _say_who_answers(refusal)
             raise
 
-    def try_submit(self, *args: Any, **kwargs: Any) -> JobHandle | None:
+    def try_submit(self, /, *args: Any, **kwargs: Any) -> JobHandle | None:
         """Do as `submit`, but return None where the pool refuses; wrong arguments still raise."""
         self._refuse_event_loop()
         active = runtime.current()
@@ -180,7 +180,7 @@ class JobFunction(Generic[P, R]):
         except Rejected:
             return None
 
-    async def asubmit(self, *args: Any, **kwargs: Any) -> JobHandle:
+    async def asubmit(self, /, *args: Any, **kwargs: Any) -> JobHandle:
         """Do as `submit` without blocking the event loop, however long it waits for a place or a commit.
 
         Arguments and errors are those of `submit`.
@@ -452,8 +452,9 @@ def registered() -> Mapping[str, JobFunction[Any, Any]]:
 
 def _short_text(option: str, value: object) -> str:
     text = "" if value is None else str(value)
-    if len(text) > KEY_LENGTH or text != payload.printable(text, KEY_LENGTH):
-        raise ConfigurationError(f"{option}={value!r}: give a text of at most {KEY_LENGTH} printable characters.")
+    # Printable: a line break would go on into a log line or a header.
+    if len(text) > KEY_LENGTH or not text.isprintable():
+        raise ConfigurationError(f"{option}={text[:50]!r}: give a text of at most {KEY_LENGTH} printable characters.")
     return text
 
 

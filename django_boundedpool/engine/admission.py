@@ -307,6 +307,8 @@ class Admission(Line):
                 )
             elif self._standing:
                 message += f" {self._standing} wait for a place."
+            if self._paused:
+                message += " It is paused: what waits does not start until it is resumed."
             retry_after = self._retry_after_locked()
         return kind(message, pool=name, retry_after=retry_after)
 

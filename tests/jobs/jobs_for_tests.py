@@ -17,6 +17,11 @@ def reset_gate() -> None:
 
 
 @job(timeout=60)
+def takes_self(self):
+    return self
+
+
+@job(timeout=60)
 def add(a, b=0):
     return a + b
 

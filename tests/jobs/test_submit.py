@@ -418,3 +418,13 @@ def wait_until(condition, timeout=10.0):
     while not condition():
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
+
+
+@pytest.mark.parametrize("option", ["batch", "correlation_id"])
+def test_a_text_with_a_line_break_is_refused_since_it_goes_into_headers_and_log_lines(option):
+    with pytest.raises(ConfigurationError, match="printable"):
+        jobs.add.using(**{option: "a\r\nX-Evil: 1"})
+
+
+def test_a_job_may_have_an_argument_of_any_name(user):
+    assert jobs.takes_self.submit(self=3).result(10) == 3
