@@ -71,7 +71,7 @@ ci: ## what continuous integration runs (Debian 12, as root; installs and starts
 
 clean: ## remove what was built, the virtual environments included
 	rm -rf .venv .venv-* build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info example_project/var
-	find django_boundedpool example_project tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find django_boundedpool example_project tests docs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment that works is kept, whoever made it; a half-made one (venv without ensurepip leaves one behind) is made anew.
 $(VENV)/.created:
