@@ -34,8 +34,6 @@ _current: ContextVar[JobContext | None] = ContextVar("boundedpool_job", default=
 
 #: Longest stored progress message, in characters.
 MESSAGE_LENGTH = 255
-#: The payload of a call without arguments.
-NO_ARGUMENTS = "[[],{}]"
 
 
 class JobContext:
@@ -240,7 +238,7 @@ def _prepared(record: JobRecord, active: runtime.Runtime) -> tuple[JobContext, l
     if text is None:  # ended (given up, forfeited) between its start and this line
         raise JobInterrupted(record.stop_reason or Reason.SHUTDOWN)
     # Reading JSON is a third of what a job without arguments costs here.
-    args, kwargs = payload.decode(text) if text != NO_ARGUMENTS else ([], {})
+    args, kwargs = payload.decode(text) if text != payload.NO_ARGUMENTS else ([], {})
     if record.spec.takes_context:
         args.insert(0, context)
     return context, args, kwargs

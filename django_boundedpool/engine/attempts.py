@@ -9,14 +9,13 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 from . import payload
 from .cancellation import CancelToken
 from .errors import JobInterrupted, JobTimedOut
 from .events import STARTED, Kind, about, of_pool
-from .places import Effects, Places
+from .places import Effects, Places, call
 from .record import JobRecord, describe_error
 from .retry import RetryBudget, Verdict
 from .spec import CPU, LOOP, THREAD, Lane
@@ -252,7 +251,7 @@ class Attempts(Places):
     def _go_on_locked(self, record: JobRecord, worker: Worker | None, effects: Effects) -> JobRecord | None:
         """Use the worker that `record` has left: by `worker` itself, or by whoever can."""
         if record.spec.runs_on is CPU:
-            effects.calls += [(_call, rouse) for rouse in self._cpu_lane.leave(record)]
+            effects.calls += [(call, rouse) for rouse in self._cpu_lane.leave(record)]
         if worker is not None:
             if self._closed or len(self._workers) > self.workers or worker not in self._workers:
                 return None
@@ -448,7 +447,7 @@ class Attempts(Places):
             held = [record for record, thread in self._running.items() if thread is worker]
             for ghost in [record for record, thread in self._ghosts.items() if thread is worker]:
                 del self._ghosts[ghost]
-                effects.calls += [(_call, rouse) for rouse in self._cpu_lane.leave(ghost)]
+                effects.calls += [(call, rouse) for rouse in self._cpu_lane.leave(ghost)]
             self._workers.discard(worker)
             if worker in self._idle:
                 self._idle.remove(worker)
@@ -548,7 +547,3 @@ def report_stuck(record: JobRecord, thread: threading.Thread | None, ran: float)
         "Job %s %s of pool %s has run for %.0f s, past its limit; its worker is lost to other jobs until it ends. "
         "It is here:\n%s", record.spec.name, record.id, record.spec.pool, ran, payload.printable(where, 8000),
     )  # fmt: skip
-
-
-def _call(function: Callable[[], object]) -> None:
-    function()

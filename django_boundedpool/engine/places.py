@@ -257,7 +257,7 @@ class Places:
 
     def _release_waiters_locked(self, record: JobRecord, effects: Effects) -> None:
         if record.waiters is not None:
-            effects.calls += [(_call, waiter) for waiter in record.waiters]
+            effects.calls += [(call, waiter) for waiter in record.waiters]
             record.waiters = None
 
     def _arm_locked(self, record: JobRecord, due: float, callback: Callable[[JobRecord], object]) -> None:
@@ -316,5 +316,6 @@ def release(parked: threading.Lock) -> None:
         parked.release()
 
 
-def _call(function: Callable[[], object]) -> None:
+def call(function: Callable[[], object]) -> None:
+    """Call a function that takes nothing, as an effect."""
     function()
