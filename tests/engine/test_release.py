@@ -128,13 +128,15 @@ def test_the_causes_of_a_failure_keep_no_locals() -> None:
         raise ValueError("member")
 
     def job() -> None:
+        members = []
+        try:
+            group()
+        except ValueError as member:
+            members.append(member)  # raised in no context of the group
         try:
             inner()
         except KeyError as cause:
-            try:
-                group()
-            except ValueError as member:
-                raise ExceptionGroup("both", [member]) from cause
+            raise ExceptionGroup("both", members) from cause
 
     bench = Bench()
     record = bench.submit(job)
